@@ -1,0 +1,117 @@
+"""From decode-time signals to a calibrated confidence.
+
+Signals are running aggregates over the tokens decoded so far, of the distribution before any
+sampling setting touched it. The mean log-prob alone wastes most of what they tell; the calibrator is
+a logistic regression over several of them, fitted per (precision, CPU class, commit rule) when a
+release is built, and evaluated here with nothing but arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """Aggregates over `tokens` decoded tokens. Log-probs and entropies in nats.
+
+    `margin` is the log-prob difference of the two likeliest tokens at a step.
+    """
+
+    tokens: int = 0
+    sum_logprob: float = 0.0
+    min_logprob: float = 0.0
+    second_min_logprob: float = 0.0
+    first_logprob: float = 0.0
+    sum_entropy: float = 0.0
+    max_entropy: float = 0.0
+    min_margin: float = 0.0
+    sum_margin: float = 0.0
+    prompt_tokens: int = 0
+
+    def then(self, logprob: float, entropy: float, margin: float) -> Signals:
+        """These signals after one more token."""
+        first = self.tokens == 0
+        lowest = sorted((logprob, *(() if first else (self.min_logprob, self.second_min_logprob))))
+        return Signals(
+            tokens=self.tokens + 1,
+            sum_logprob=self.sum_logprob + logprob,
+            min_logprob=lowest[0],
+            second_min_logprob=logprob if first else lowest[1],
+            first_logprob=logprob if first else self.first_logprob,
+            sum_entropy=self.sum_entropy + entropy,
+            max_entropy=max(self.max_entropy, entropy),
+            min_margin=margin if first else min(self.min_margin, margin),
+            sum_margin=self.sum_margin + margin,
+            prompt_tokens=self.prompt_tokens,
+        )
+
+
+FEATURES = (
+    "mean_logprob",
+    "min_logprob",
+    "low2_logprob",
+    "first_logprob",
+    "sum_logprob",
+    "mean_entropy",
+    "max_entropy",
+    "min_margin",
+    "mean_margin",
+    "log_tokens",
+    "log_prompt_tokens",
+)
+
+
+def features(s: Signals) -> tuple[float, ...]:
+    """The calibrator's inputs, in the order of FEATURES."""
+    n = max(s.tokens, 1)
+    return (
+        s.sum_logprob / n,
+        s.min_logprob,
+        (s.min_logprob + s.second_min_logprob) / 2,
+        s.first_logprob,
+        s.sum_logprob,
+        s.sum_entropy / n,
+        s.max_entropy,
+        s.min_margin,
+        s.sum_margin / n,
+        math.log(n),
+        math.log1p(s.prompt_tokens),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrator:
+    """A fitted logistic regression and the threshold chosen with it.
+
+    `mean` and `scale` standardize the features; `threshold` is the confidence under which a request
+    wants to escalate. `commit_rule` is "end" or "prefix:<tokens>": the moment it was fitted for.
+    """
+
+    id: str
+    precision: int
+    cpu_class: str
+    commit_rule: str
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    coefficients: tuple[float, ...]
+    intercept: float
+    threshold: float
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "scale", "coefficients"):
+            if len(getattr(self, name)) != len(FEATURES):
+                raise ValueError(
+                    f"calibrator {self.id}: {name} has {len(getattr(self, name))} entries, not {len(FEATURES)}"
+                )
+        if not all(scale > 0 for scale in self.scale):
+            raise ValueError(f"calibrator {self.id}: every scale must be above 0")
+
+    def confidence(self, signals: Signals) -> float:
+        """Calibrated probability in [0, 1] that the cloud would have answered the same."""
+        z = self.intercept + sum(
+            c * (x - m) / s
+            for c, x, m, s in zip(self.coefficients, features(signals), self.mean, self.scale, strict=True)
+        )
+        return 1 / (1 + math.exp(-max(min(z, 500.0), -500.0)))

@@ -1,0 +1,107 @@
+"""One way to read settings: flags over environment over one TOML file over defaults.
+
+`WEIR_<SECTION>__<KEY>` overrides `[section] key` of the file. A bad value raises ConfigError with
+its name, its value and what is allowed. The environment is read once, here.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+
+class ConfigError(ValueError):
+    """A setting is missing or wrong; the message names it, its value and what is allowed."""
+
+
+class Section(BaseSettings):
+    """Base of every component's frozen configuration; `section` is its table in the TOML file."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_nested_delimiter="__", protected_namespaces=())
+    section: ClassVar[str]
+
+
+S = TypeVar("S", bound=Section)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[S]):
+    """A configuration and, for each of its keys, where the value came from."""
+
+    value: S
+    origin: Mapping[str, str]
+
+
+def load(kind: type[S], file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Loaded[S]:
+    """Reads `kind`. `flags` are command-line values; those that are None were not given."""
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    table = _table(kind.section, file)
+    prefix = f"WEIR_{kind.section.upper()}__"
+    sources: list[tuple[str, Mapping[str, Any]]] = [("flag", given)]
+
+    class Reader(kind):  # type: ignore[misc, valid-type]
+        model_config = SettingsConfigDict(env_prefix=prefix)
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], **_: PydanticBaseSettingsSource
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            environment = EnvSettingsSource(settings_cls, env_prefix=prefix)
+            sources.append(("environment", environment()))
+            sources.append((f"file {file}", table))
+            return (
+                InitSettingsSource(settings_cls, init_kwargs=given),
+                environment,
+                InitSettingsSource(settings_cls, init_kwargs=dict(table)),
+            )
+
+    unknown = [key for key in os.environ if key.startswith(prefix) and _head(key, prefix) not in kind.model_fields]
+    if unknown:
+        raise ConfigError(f"{unknown[0]} is not a setting of [{kind.section}]; known: {', '.join(kind.model_fields)}")
+    try:
+        value = Reader()
+    except ValidationError as error:
+        raise ConfigError(_explain(kind.section, error)) from error
+    origin = {key: next((name for name, values in sources if key in values), "default") for key in kind.model_fields}
+    return Loaded(kind.model_construct(**{key: getattr(value, key) for key in kind.model_fields}), origin)
+
+
+def _head(key: str, prefix: str) -> str:
+    return key.removeprefix(prefix).lower().split("__")[0]
+
+
+def _table(section: str, file: Path | None) -> Mapping[str, Any]:
+    if file is None:
+        return {}
+    try:
+        with file.open("rb") as handle:
+            document = tomllib.load(handle)
+    except FileNotFoundError as error:
+        raise ConfigError(f"--config {file}: no such file") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--config {file} is not valid TOML: {error}") from error
+    table = document.get(section, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"--config {file}: [{section}] must be a table")
+    return table
+
+
+def _explain(section: str, error: ValidationError) -> str:
+    faults = []
+    for fault in error.errors():
+        name = ".".join(str(part) for part in fault["loc"]) or "(the whole)"
+        faults.append(f"[{section}] {name} = {fault['input']!r}: {fault['msg']}")
+    return "; ".join(faults)

@@ -1,0 +1,1 @@
+"""Stateful stand-ins for the Protocols of wire.service; never a patch."""

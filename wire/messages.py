@@ -1,0 +1,283 @@
+"""What travels between tiers, as frozen dataclasses.
+
+The fields are those of protos/weir/v1/inference.proto; `wire.convert` maps one to the other. An
+absent optional is None, never a magic number. Enumerations carry the words that users see.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Tier(enum.StrEnum):
+    """Where an answer comes from."""
+
+    EDGE = "edge"
+    CLOUD = "cloud"
+
+
+class Reason(enum.StrEnum):
+    """Why a request was answered where it was."""
+
+    CONFIDENT = "confident"
+    LOW_CONFIDENCE = "low_confidence"
+    EARLY_STOP = "early_stop"
+    PRE_ROUTED = "pre_routed"
+    FASTER_UPSTREAM = "faster_upstream"
+    PROMISE = "promise"
+    EDGE_ONLY = "edge_only"
+    CLOUD_ONLY = "cloud_only"
+    PRIVACY = "privacy"
+    CAPABILITY = "capability"
+    DEADLINE = "deadline"
+    BUDGET = "budget"
+    BREAKER_OPEN = "breaker_open"
+    OFFLINE = "offline"
+    UPSTREAM_ERROR = "upstream_error"
+
+
+class TierConstraint(enum.StrEnum):
+    """Which tiers a caller allows."""
+
+    AUTO = "auto"
+    EDGE_ONLY = "edge_only"
+    CLOUD_ONLY = "cloud_only"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat turn; `role` is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen. None means the serving model's default; temperature 0 is greedy."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+
+    @property
+    def greedy(self) -> bool:
+        return not self.temperature
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """A constraint on the answer's form: text, json_object or json_schema."""
+
+    type: str = "text"
+    json_schema: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What the caller insists on. `commit_rule` is "end", "prefix:<tokens>" or "" for the node's own."""
+
+    tier: TierConstraint = TierConstraint.AUTO
+    max_risk: float | None = None
+    commit_rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Who asks, and how much it matters. Never changes an answer's text."""
+
+    session_id: str = ""
+    tenant: str = ""
+    site: str = ""
+    request_class: str = ""
+    value: float | None = None
+    priority: int = 0
+    subject: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An edge's own attempt, sent along with an escalation. One natural log-prob per token id."""
+
+    release: str
+    precision: int
+    tokenizer_digest: str
+    calibration_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One request for text: either `messages` or a raw `prompt`."""
+
+    model: str = ""
+    messages: tuple[Message, ...] = ()
+    prompt: str = ""
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    response_format: ResponseFormat | None = None
+    constraints: Constraints = Constraints()
+    context: Context = Context()
+    draft: Draft | None = None
+    idempotency_key: str = ""
+    hops: int = 0
+    return_logprobs: bool = False
+    return_signals: bool = False
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The answer's tier is settled; what follows is never taken back."""
+
+    tier: Tier
+    reason: Reason
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """Running aggregates over decoded tokens, from the unmodified distribution. Nats throughout."""
+
+    tokens: int = 0
+    sum_logprob: float = 0.0
+    min_logprob: float = 0.0
+    second_min_logprob: float = 0.0
+    first_logprob: float = 0.0
+    sum_entropy: float = 0.0
+    max_entropy: float = 0.0
+    min_margin: float = 0.0
+    sum_margin: float = 0.0
+    prompt_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The next piece of an answer. Token ids and log-probs only when asked for."""
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    signals: Signals | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """How the answer ended and where all of it came from."""
+
+    finish_reason: str
+    usage: Usage
+    tier: Tier
+    release: str = ""
+    weight_digest: str = ""
+    precision: int = 0
+    weight_format: str = ""
+    confidence: float | None = None
+    threshold: float | None = None
+    reason: Reason = Reason.CONFIDENT
+    degraded: bool = False
+    wanted_reason: Reason | None = None
+    audited: bool = False
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+    draft_tokens_offered: int = 0
+    draft_tokens_accepted: int = 0
+    draft_status: str = ""
+    hops: int = 0
+    request_id: str = ""
+    node: str = ""
+    signals: Signals | None = None
+
+
+GenerateEvent = Committed | Delta | Final
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """One model as a tier serves it now."""
+
+    name: str
+    release: str = ""
+    tasks: tuple[str, ...] = ("generate",)
+    capabilities: tuple[str, ...] = ()
+    tokenizer_digest: str = ""
+    precision: int = 0
+    weight_format: str = ""
+    weight_digest: str = ""
+    context_length: int = 0
+    max_output_tokens: int = 0
+    precisions_available: tuple[int, ...] = ()
+    calibration_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds a tier holds its callers to."""
+
+    max_prompt_bytes: int = 0
+    max_concurrent: int = 0
+    max_queue: int = 0
+    max_hops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a tier serves. `active_releases` maps a model to the release its edges should serve."""
+
+    node: str
+    tier: Tier
+    version: str = ""
+    models: tuple[ModelInfo, ...] = ()
+    limits: Limits = Limits()
+    active_releases: Mapping[str, str] = field(default_factory=dict)
+    ready: bool = True
+    not_ready_reason: str = ""
+    padding: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """The session now in force in an engine."""
+
+    release: str
+    precision: int
+    weight_digest: str
+    load_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankStatus:
+    """One rank of a tensor-parallel group and how much of the model it holds."""
+
+    rank: int
+    pid: int
+    parameter_bytes: int
+    parameter_bytes_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """What an engine is doing; `state` is starting, ready, draining or down."""
+
+    state: str
+    detail: str = ""
+    active: int = 0
+    queued: int = 0
+    slots: int = 0
+    decode_steps: int = 0
+    restarts: int = 0
+    release: str = ""
+    precision: int = 0
+    weight_digest: str = ""
+    ranks: tuple[RankStatus, ...] = ()
+    pid: int = 0
