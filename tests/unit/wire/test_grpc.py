@@ -125,9 +125,7 @@ async def test_a_message_over_the_limit_is_too_large() -> None:
         assert [event async for event in client.generate(REQUEST, soon())]
 
 
-@pytest.mark.parametrize(
-    "method", ["/weir.v1.Inference/Classify", "/weir.v1.Inference/Score", "/weir.v1.Fleet/Enroll"]
-)
+@pytest.mark.parametrize("method", ["/weir.v1.Inference/Classify", "/weir.v1.Inference/Score", "/weir.v1.Fleet/Enroll"])
 async def test_later_methods_answer_unimplemented_by_name(method: str) -> None:
     async with serving(FakeInference()) as (client, _), grpc.aio.insecure_channel(client.target) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
