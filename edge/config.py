@@ -1,0 +1,145 @@
+"""The edge node's settings: the `[edge]` table, `WEIR_EDGE__<KEY>`, flags.
+
+One frozen object for the launcher, the front and the engine process. The launcher settles what has
+no fixed default (`run_dir`) and hands the whole to its children as JSON, their only argument, which
+they read with `EdgeConfig.from_json`; so the environment is read once.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from runtime.config import Section
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def available_cpus(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """CPUs this process may use: the smaller of its affinity and its cgroup's quota, at least 1."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_quota(root)
+    return max(1, allowed if quota is None else min(allowed, int(quota)))
+
+
+def _cgroup_quota(root: Path) -> float | None:
+    """The quota in CPUs under cgroup v2 (cpu.max) or v1 (cfs_quota_us); None when there is none."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        quota_us = int((root / "cpu/cpu.cfs_quota_us").read_text())
+        period_us = int((root / "cpu/cpu.cfs_period_us").read_text())
+        return quota_us / period_us if quota_us > 0 and period_us > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+class EdgeConfig(Section):
+    """What an edge node serves, where, and how it decides."""
+
+    section: ClassVar[str] = "edge"
+    model_config = SettingsConfigDict(env_prefix="WEIR_EDGE__")
+
+    node: str = Field("edge", min_length=1, max_length=256)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    # What is served. `releases_dir` is a release folder or a folder that holds several.
+    releases_dir: Path
+    model: str = ""  # the served name; empty: the manifest's
+    precision: Literal["auto", "4", "8"] = "auto"
+    run_dir: Path | None = None  # sockets; None: a fresh temporary folder
+    threads: int = Field(default_factory=available_cpus, ge=1, le=1024)
+    slots: int = Field(4, ge=1, le=256)
+    context_length: int = Field(2048, ge=16, le=1 << 20)
+    max_queue: int = Field(64, ge=0, le=65_536)
+    max_output_tokens: int = Field(512, ge=1, le=1 << 20)
+
+    # Where it listens, and what one request may cost.
+    http_address: str = "127.0.0.1:8080"
+    grpc_address: str = "127.0.0.1:50051"
+    default_deadline_s: Seconds = 30.0
+    max_deadline_s: Seconds = 600.0
+    max_prompt_bytes: int = Field(1 << 20, ge=1)
+    max_body_bytes: int = Field(4 << 20, ge=1024)
+    max_requests: int = Field(256, ge=1, le=65_536)  # in this node at once, wherever they are answered
+    max_hops: int = Field(4, ge=0, le=16)
+
+    # The next tier up. Empty: none, the edge answers everything.
+    upstream: str = ""
+    upstream_model: str = ""  # its name for the model; empty: the same name if it has it, else its default
+    upstream_ca_file: Path | None = None
+    upstream_certificate_file: Path | None = None
+    upstream_key_file: Path | None = None
+    probe_interval_s: Seconds = 2.0
+    probe_bytes: int = Field(16 << 10, ge=0, le=256 << 10)
+    private_classes: tuple[str, ...] = ()  # request classes that must not leave the node
+
+    # When an answer is committed and when it is escalated.
+    commit_rule: str = "end"
+    commit_prefix_tokens: int = Field(8, ge=1, le=4096)  # for clients that stream
+    threshold: Share | None = None  # a floor above what the release's calibration says
+    value_weight: Share = 0.05
+    prefer_faster_upstream: bool = False
+    escalations_per_minute: float | None = Field(None, ge=0)
+
+    # The choice of precision: latency + error_cost_ms · expected error, with hysteresis.
+    error_cost_ms: float = Field(4_000.0, ge=0)
+    precision_hysteresis: Share = 0.1
+    precision_dwell_s: float = Field(5.0, ge=0, le=86_400)
+    precision_interval_s: Seconds = 1.0
+
+    @field_validator("http_address", "grpc_address", "upstream")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not value or value.startswith("unix:"):
+            return value
+        if not host or not port.isdecimal() or int(port) > 65_535:
+            raise ValueError("must be host:port (port 0 picks a free one)")
+        return value
+
+    @field_validator("commit_rule")
+    @classmethod
+    def _rule(cls, value: str) -> str:
+        head, _, tokens = value.partition(":")
+        if value != "end" and not (head == "prefix" and tokens.isdecimal() and 1 <= int(tokens) <= 4096):
+            raise ValueError("must be 'end' or 'prefix:<tokens>' with 1 to 4096 tokens")
+        return value
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if not self.http_address or not self.grpc_address:
+            raise ValueError("http_address and grpc_address must be given")
+        if (self.upstream_certificate_file is None) != (self.upstream_key_file is None):
+            raise ValueError("upstream_certificate_file and upstream_key_file belong together")
+        if self.default_deadline_s > self.max_deadline_s:
+            raise ValueError("default_deadline_s must not exceed max_deadline_s")
+        return self
+
+    @property
+    def engine_socket(self) -> Path:
+        """Where the engine process listens; `run_dir` must be settled."""
+        if self.run_dir is None:
+            raise ValueError("run_dir is not settled; the launcher does that")
+        return self.run_dir / "engine.sock"
+
+    @property
+    def engine_target(self) -> str:
+        """The engine as a gRPC target."""
+        return f"unix:{self.engine_socket}"
+
+    def to_json(self) -> str:
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> EdgeConfig:
+        """Raises pydantic's ValidationError."""
+        return cls.model_validate_json(text)
