@@ -1,0 +1,145 @@
+"""A release's tokenizer and chat template, read from its folder.
+
+Templates come with models and are untrusted: they run in jinja2's immutable sandbox and see the
+messages only. Equal folders give equal token ids on every tier, which `digest` states.
+
+Must not know: transformers, releases, transports.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+import tokenizers
+
+# Tokens that end a turn in the chat formats of common model families. A model may end its answer with
+# one that its configuration does not name (its end of text, say, beside its end of turn).
+_ENDS_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>")
+
+
+class TokenizerError(ValueError):
+    """The folder's tokenizer or chat template cannot be used; the message says which and why."""
+
+
+class TemplateError(ValueError):
+    """The chat template refuses these messages; the message says why."""
+
+
+class Tokenizer:
+    """Text ↔ token ids for one model. Thread-safe."""
+
+    def __init__(
+        self,
+        tokenizer_json: bytes,
+        config: dict[str, Any],
+        chat_template: str | None = None,
+        stop_ids: Iterable[int] = (),
+    ) -> None:
+        """`stop_ids` are further end tokens, as a generation configuration names them."""
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(tokenizer_json)
+        except Exception as error:  # the library raises nothing narrower
+            raise TokenizerError(f"tokenizer.json cannot be read: {error}") from error
+        self.digest = hashlib.sha256(tokenizer_json).hexdigest()
+        self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        names = {name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+        ends = (self._tokenizer.token_to_id(text) for text in (names["eos_token"], *_ENDS_OF_TURN) if text)
+        self.stop_ids = frozenset(stop_ids) | {end for end in ends if end is not None}
+        self._template = _compile(chat_template or config.get("chat_template"))
+        self._names = {name: text for name, text in names.items() if text}
+
+    @classmethod
+    def load(cls, folder: Path, stop_ids: Iterable[int] = ()) -> Tokenizer:
+        """Reads tokenizer.json, tokenizer_config.json and chat_template.jinja. Raises TokenizerError."""
+        try:
+            tokenizer_json = (folder / "tokenizer.json").read_bytes()
+        except OSError as error:
+            raise TokenizerError(f"{folder} has no readable tokenizer.json: {error}") from error
+        try:
+            config = json.loads(_optional(folder / "tokenizer_config.json") or "{}")
+        except json.JSONDecodeError as error:
+            raise TokenizerError(f"{folder / 'tokenizer_config.json'} is not JSON: {error}") from error
+        return cls(tokenizer_json, config, _optional(folder / "chat_template.jinja"), stop_ids)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
+        """Token ids of a plain text, with the tokens the model expects around it."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special_tokens).ids
+        return ids
+
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        """Token ids of a conversation, up to where the assistant's answer begins.
+
+        `messages` are (role, content). Raises TemplateError.
+        """
+        return self.encode(self.render(messages), special_tokens=False)
+
+    def render(self, messages: Sequence[tuple[str, str]]) -> str:
+        """The conversation as the text the model was trained on. Raises TemplateError."""
+        if self._template is None:
+            raise TemplateError("this model has no chat template; send a prompt instead of messages")
+        turns = [{"role": role, "content": content} for role, content in messages]
+        try:
+            return self._template.render(messages=turns, add_generation_prompt=True, **self._names)
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            raise TemplateError(f"the model's chat template refuses these messages: {error}") from error
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of `token_ids`, without special tokens."""
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        return text
+
+
+def _optional(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path} cannot be read: {error}") from error
+
+
+def _token_text(token: object) -> str | None:
+    """A token as configurations name it: its text, or an object with the text as `content`."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _compile(source: object) -> jinja2.Template | None:
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise TokenizerError("tokenizer_config.json names several chat templates; keep one, as chat_template.jinja")
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+    )
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _today
+    environment.filters["tojson"] = _to_json
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateError as error:
+        raise TokenizerError(f"the chat template does not compile: {error}") from error
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _today(pattern: str) -> str:
+    return datetime.datetime.now(tz=datetime.UTC).strftime(pattern)
+
+
+def _to_json(value: object, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
