@@ -1,0 +1,261 @@
+"""A release folder on disk: opened, verified, and turned into the arrays a session is fed with.
+
+Verification streams every file once and checks size, chunk hashes and the whole hash; a wrong or
+truncated file is named. Tensors are views into memory-mapped files; half-precision scales and the
+composed 8-bit weights are made in memory, because only the planes are stored. Must not know any
+model runtime: it hands out named numpy arrays and the graph as bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from release.errors import CorruptRelease, ManifestError, ReleaseError
+from release.manifest import (
+    BASE,
+    CHAT_TEMPLATE,
+    CHUNK_BYTES,
+    MANIFEST_NAME,
+    PLANE_HI,
+    PLANE_LO,
+    TOKENIZER,
+    File,
+    Manifest,
+    Matrix,
+    Tensor,
+    graph_name,
+    read,
+)
+from release.planes import compose_blocks, compose_packed, unpackz
+
+Arrays = dict[str, NDArray[Any]]
+
+_READ_BYTES = 1 << 20
+_MOST_MANIFEST_BYTES = 16 << 20
+
+
+def describe_file(path: Path, chunk_bytes: int = CHUNK_BYTES) -> File:
+    """The manifest's entry for a file on disk, read once."""
+    whole, chunks, size = hashlib.sha256(), [], 0
+    with path.open("rb") as handle:
+        while piece := handle.read(chunk_bytes):
+            whole.update(piece)
+            chunks.append(hashlib.sha256(piece).hexdigest())
+            size += len(piece)
+    return File(path.name, size, whole.hexdigest(), chunk_bytes, tuple(chunks))
+
+
+def verify_file(path: Path, entry: File) -> None:
+    """Raises CorruptRelease unless the file is byte for byte what the manifest promises."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise CorruptRelease(f"{path} is missing: fetch or build the release again") from error
+    if size != entry.bytes:
+        kind = "truncated" if size < entry.bytes else "too long"
+        raise CorruptRelease(f"{path} is {kind}: {size} bytes instead of {entry.bytes}; fetch the release again")
+    whole = hashlib.sha256()
+    with path.open("rb") as handle:
+        for index, expected in enumerate(entry.chunks):
+            piece = handle.read(entry.chunk_bytes)
+            whole.update(piece)
+            if hashlib.sha256(piece).hexdigest() != expected:
+                start = index * entry.chunk_bytes
+                raise CorruptRelease(
+                    f"{path} is damaged between bytes {start} and {start + len(piece)}: fetch the release again"
+                )
+    if whole.hexdigest() != entry.sha256:
+        raise CorruptRelease(f"{path} has another hash than the manifest promises: fetch the release again")
+
+
+class Release:
+    """An open release folder."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+        self._maps: dict[str, NDArray[np.uint8]] = {}
+        self._digests: dict[int, str] = {}
+        self._tensors = {tensor.name: tensor for tensor in manifest.tensors}
+
+    @property
+    def id(self) -> str:
+        return self.manifest.id
+
+    @property
+    def precisions(self) -> tuple[int, ...]:
+        """The precisions whose planes and graphs lie in this folder now."""
+        planes = {4: (PLANE_HI,), 8: (PLANE_HI, PLANE_LO)}
+        return tuple(
+            bits
+            for bits in self.manifest.precisions
+            if all((self.path / name).is_file() for name in (BASE, graph_name(bits), *planes[bits]))
+        )
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.path / TOKENIZER
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template's text; None for a model without one."""
+        path = self.path / CHAT_TEMPLATE
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    def json(self, name: str) -> Mapping[str, Any]:
+        """A small JSON file of the release, such as tokenizer_config.json."""
+        content = json.loads((self.path / name).read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise CorruptRelease(f"{self.path / name} must hold a JSON object")
+        return content
+
+    def graph(self, precision: int) -> bytes:
+        """The ONNX graph of one precision, without weights."""
+        self._demand(precision)
+        return (self.path / graph_name(precision)).read_bytes()
+
+    def initializers(self, precision: int) -> Arrays:
+        """Every weight the graph of that precision names. Views into mapped files where that is possible."""
+        self._demand(precision)
+        parts = {f"{matrix.name}.{part}" for matrix in self.manifest.matrices for part in "qszrc"}
+        arrays = {name: self._array(name) for name in self._tensors if name not in parts}
+        arrays = {name: _as_float32(array) for name, array in arrays.items()}
+        for matrix in self.manifest.matrices:
+            arrays.update(self._four(matrix) if precision == 4 else self._eight(matrix))
+        return arrays
+
+    def weight_digest(self, precision: int) -> str:
+        """SHA-256 over the graph and the weight bytes a session of that precision is fed with."""
+        if precision not in self._digests:
+            self._digests[precision] = weight_digest(self.graph(precision), self.initializers(precision))
+        return self._digests[precision]
+
+    def _demand(self, precision: int) -> None:
+        if precision not in self.precisions:
+            have = ", ".join(map(str, self.precisions)) or "none"
+            raise ReleaseError(f"release {self.id} has no {precision}-bit weights here (it has: {have})")
+
+    def _array(self, name: str) -> NDArray[Any]:
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise ManifestError(f"release {self.id} has no tensor {name}")
+        return self._view(tensor)
+
+    def _view(self, tensor: Tensor) -> NDArray[Any]:
+        if tensor.file not in self._maps:
+            # A plain array over the map, not np.memmap: the subclass is slower to slice and to pass on.
+            self._maps[tensor.file] = np.asarray(np.memmap(self.path / tensor.file, np.uint8, "r"))
+        raw = self._maps[tensor.file][tensor.offset : tensor.offset + tensor.bytes]
+        return raw.view(tensor.dtype).reshape(tensor.shape)
+
+    def _four(self, matrix: Matrix) -> Arrays:
+        name = matrix.name
+        return {
+            f"{name}.q": self._array(f"{name}.q"),
+            f"{name}.s": _as_float32(self._array(f"{name}.s")),
+            f"{name}.z": self._array(f"{name}.z"),
+        }
+
+    def _eight(self, matrix: Matrix) -> Arrays:
+        name, count = matrix.name, matrix.columns // matrix.block_size
+        if matrix.residual_step:
+            steps = np.full((matrix.rows, count), matrix.residual_step, np.uint8)
+        else:
+            steps = unpackz(self._array(f"{name}.c"), count) + np.uint8(1)  # kept as c - 1, a nibble a block
+        q8 = compose_packed(
+            self._array(f"{name}.q"), self._array(f"{name}.r"), None if matrix.residual_step == 16 else steps
+        )
+        scales, zeros = compose_blocks(
+            _as_float32(self._array(f"{name}.s")), unpackz(self._array(f"{name}.z"), count), steps
+        )
+        return {f"{name}.q": q8, f"{name}.s": scales, f"{name}.z": zeros}
+
+
+def weight_digest(graph: bytes, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 over a graph and named arrays, in the order of their names."""
+    digest = hashlib.sha256(graph)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"\n{name} {array.dtype} {list(array.shape)}\n".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of a release folder."""
+    file = path / MANIFEST_NAME
+    try:
+        if file.stat().st_size > _MOST_MANIFEST_BYTES:
+            raise ManifestError(f"{file} is larger than {_MOST_MANIFEST_BYTES} bytes: not a manifest")
+        return read(file.read_bytes())
+    except FileNotFoundError as error:
+        raise ManifestError(f"{path} is not a release folder: it has no {MANIFEST_NAME}") from error
+    except NotADirectoryError as error:
+        raise ManifestError(f"{path} is not a folder") from error
+    except ManifestError as error:
+        raise ManifestError(f"{file}: {error}") from error
+
+
+def open_release(
+    path: Path, *, verify: bool = True, skip: frozenset[str] = frozenset(), told: Callable[[int], None] | None = None
+) -> Release:
+    """Opens a release folder; with `verify`, only if every file but those in `skip` is what it should be.
+
+    `plane.lo.bin` may be missing: a node may hold 4-bit alone. `told` hears of bytes verified.
+    Raises ReleaseError.
+    """
+    manifest = read_manifest(path)
+    for entry in manifest.files if verify else ():
+        absent = entry.name in (PLANE_LO, graph_name(8)) and not (path / entry.name).exists()
+        if entry.name in skip or (absent and 4 in manifest.precisions):
+            continue
+        verify_file(path / entry.name, entry)
+        if told is not None:
+            told(entry.bytes)
+    return Release(path, manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A release folder that could be read."""
+
+    path: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What lies in a folder of releases; `broken` says of each unreadable one why."""
+
+    found: tuple[Found, ...]
+    broken: Mapping[str, str]
+
+
+def list_releases(root: Path) -> Listing:
+    """The releases in `root`: itself, or the folders in it. Reads manifests only; verifies no files."""
+    if (root / MANIFEST_NAME).is_file():
+        candidates = [root]
+    elif root.is_dir():
+        candidates = sorted(child for child in root.iterdir() if (child / MANIFEST_NAME).is_file())
+    else:
+        raise ReleaseError(f"{root} is not a folder: point to a release, or to a folder that holds releases")
+    found, broken = [], {}
+    for path in candidates:
+        if path.name.startswith("."):
+            continue  # still being built
+        try:
+            found.append(Found(path, read_manifest(path)))
+        except ReleaseError as error:
+            broken[str(path)] = str(error)
+    return Listing(tuple(found), broken)
+
+
+def _as_float32(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.float32) if array.dtype == np.float16 else array
