@@ -56,7 +56,9 @@ class Request:
 
     `needs` are capability names (wire ModelInfo.capabilities) the answer cannot do without.
     `commit_prefix` is the number of tokens after which a streaming answer may be committed; None
-    commits at the end only. `private` requests must not leave the node.
+    commits at the end only. `private` requests must not leave the node. `value` is the relative worth
+    of a right answer; 1 is usual. `expected_tokens` is the answer's likely length, where there is an
+    idea of it; without one, `max_tokens` stands in for it.
     """
 
     tier: str = "auto"  # auto, edge_only or cloud_only
@@ -67,6 +69,7 @@ class Request:
     commit_prefix: int | None = None
     max_tokens: int = 256
     prompt_bytes: int = 0
+    expected_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,9 @@ class Observation:
     `confidence` is calibrated for the commit rule in force at this moment; None before any token.
     `edge_failed` says that the edge's engine could not run it or broke off; `upstream_failed` that
     an escalation of this request was tried and failed, so that the edge's answer is all there is.
+    `previous_tokens` is `tokens` as it was when this request was last decided on: the commit point is
+    looked at once, when it is crossed, since a second look would not be what was calibrated.
+    `committed` is the decision that committed this answer; after it nothing escalates.
     """
 
     moment: Moment
@@ -84,6 +90,8 @@ class Observation:
     edge_failed: bool = False
     upstream_failed: bool = False
     deadline_left_s: float = 30.0
+    previous_tokens: int = 0
+    committed: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +142,23 @@ class Policy:
     """The rules' parameters in force.
 
     `threshold_end` and `threshold_prefix` come from the release's calibration for the precision and
-    CPU class in force. `directive_threshold` is an operator's floor. `value_weight` says how much a
-    request worth more than 1 raises the threshold.
+    CPU class in force. `directive_threshold` is an operator's floor. A request of value v > 1 tolerates
+    1 / (1 + value_weight·(v - 1)) of the risk that a usual one does. The byte figures are estimates of
+    what an escalation moves; they matter on thin links only.
     """
 
     threshold_end: float = 0.5
     threshold_prefix: float = 0.7
     directive_threshold: float | None = None
-    value_weight: float = 0.05
+    value_weight: float = 1.0
     early_stop_confidence: float = 0.05  # under this while decoding, an answer is given up at once
     early_stop_min_tokens: int = 4
     prefer_faster_upstream: bool = False
     faster_upstream_factor: float = 0.5  # the upstream must be expected to take less than this share
     deadline_margin_s: float = 0.2
+    request_overhead_bytes: int = 600
+    draft_bytes_per_token: float = 8.0
+    answer_bytes_per_token: float = 40.0
 
 
 @dataclass(frozen=True, slots=True)
