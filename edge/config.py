@@ -57,7 +57,7 @@ class EdgeConfig(Section):
     precision: Literal["auto", "4", "8"] = "auto"
     run_dir: Path | None = None  # sockets; None: a fresh temporary folder
     threads: int = Field(default_factory=available_cpus, ge=1, le=1024)
-    slots: int = Field(4, ge=1, le=256)
+    slots: int = Field(4, ge=1, le=64)
     context_length: int = Field(2048, ge=16, le=1 << 20)
     max_queue: int = Field(64, ge=0, le=65_536)
     max_output_tokens: int = Field(512, ge=1, le=1 << 20)

@@ -1,0 +1,79 @@
+"""Reads a request body within bounds, and answers one that is too large.
+
+A body over the limit is never kept. What a client still sends is thrown away for a short, bounded
+while, because closing a socket with unread data resets it and the client would lose the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, NoReturn
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from wire.errors import Cancelled, InvalidRequest, TooLarge
+
+_DISCARD_SECONDS = 2.0
+_DISCARD_BYTES = 256 << 20
+
+
+async def read_json(request: Request, max_bytes: int, timeout_s: float) -> Any:
+    """The body as a JSON document. Raises TooLarge, InvalidRequest or Cancelled."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > max_bytes:
+        raise TooLarge(f"the body has {declared} bytes; at most {max_bytes}")
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for part in request.stream():
+                size += len(part)
+                if size > max_bytes:
+                    raise TooLarge(f"the body has more than {max_bytes} bytes, which is the most")
+                parts.append(part)
+    except ClientDisconnect as error:
+        raise Cancelled("the client left before its request was read") from error
+    except TimeoutError as error:
+        raise InvalidRequest(f"the body did not arrive within {timeout_s:.0f} s") from error
+    return _parse(b"".join(parts))
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"the body is not UTF-8: byte {error.start} cannot be decoded") from error
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not JSON: {error.msg} at character {error.pos}") from error
+    except RecursionError as error:
+        raise InvalidRequest("the body is nested too deeply") from error
+    except ValueError as error:  # an integer with thousands of digits
+        raise InvalidRequest(f"the body is not JSON that can be read: {error}") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise InvalidRequest(f"{name} is not JSON; give a finite number")
+
+
+class Refusal(JSONResponse):
+    """An error that may come before the body was read: says it, then lets the client finish sending."""
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        discarded = 0
+        try:
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while discarded < _DISCARD_BYTES:
+                    message = await receive()
+                    discarded += len(message.get("body", b""))
+                    if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,25 @@
+"""Faults in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wire.errors import ContextTooLong, NotFound, Overloaded, TooLarge, WeirError, http_status
+
+_TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error"}
+_CODES: tuple[tuple[type[WeirError], str], ...] = (
+    (ContextTooLong, "context_length_exceeded"),
+    (NotFound, "model_not_found"),
+    (TooLarge, "request_too_large"),
+    (Overloaded, "overloaded"),
+)
+
+
+def body(error: WeirError) -> dict[str, Any]:
+    """The JSON document of an error."""
+    status = http_status(error)
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    if isinstance(error, Overloaded):
+        kind = "rate_limit_error"
+    code = next((code for known, code in _CODES if isinstance(error, known)), None)
+    return {"error": {"message": error.message, "type": kind, "param": None, "code": code}}
