@@ -33,6 +33,14 @@ class TemplateError(ValueError):
     """The chat template refuses these messages; the message says why."""
 
 
+class TooManyTokens(ValueError):
+    """A text has `count` tokens, more than the caller takes."""
+
+    def __init__(self, count: int, most: int) -> None:
+        super().__init__(f"the text has {count} tokens, more than {most}")
+        self.count, self.most = count, most
+
+
 class Tokenizer:
     """Text ↔ token ids for one model. Thread-safe."""
 
@@ -73,17 +81,25 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
-        """Token ids of a plain text, with the tokens the model expects around it."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special_tokens).ids
+    def encode(self, text: str, special_tokens: bool = True, most: int | None = None) -> list[int]:
+        """Token ids of a plain text, with the tokens the model expects around it.
+
+        Raises TooManyTokens for a text of more than `most`. Other threads run on meanwhile.
+        """
+        # The batch call is the one that lets go of the interpreter lock, for a long text seconds; and
+        # only counting first keeps the ids of an over-long text from being copied while it is held.
+        encoding = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)[0]
+        if most is not None and len(encoding) > most:
+            raise TooManyTokens(len(encoding), most)
+        ids: list[int] = encoding.ids
         return ids
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[tuple[str, str]], most: int | None = None) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.
 
-        `messages` are (role, content). Raises TemplateError.
+        `messages` are (role, content). Raises TemplateError, TooManyTokens.
         """
-        return self.encode(self.render(messages), special_tokens=False)
+        return self.encode(self.render(messages), special_tokens=False, most=most)
 
     def render(self, messages: Sequence[tuple[str, str]]) -> str:
         """The conversation as the text the model was trained on. Raises TemplateError."""

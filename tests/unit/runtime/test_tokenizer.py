@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from runtime.tokenizer import TemplateError, Tokenizer, TokenizerError
+from runtime.tokenizer import TemplateError, Tokenizer, TokenizerError, TooManyTokens
 
 CHAT = (
     "{%- for m in messages %}\n    {{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' + '\\n' }}\n"
@@ -84,3 +86,34 @@ def test_a_template_that_does_not_compile_is_refused_at_once(tmp_path: Path) -> 
 
 def test_equal_files_have_equal_digests(tmp_path: Path) -> None:
     assert Tokenizer.load(folder(tmp_path)).digest == Tokenizer.load(tmp_path).digest
+
+
+def test_too_many_tokens_are_counted(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(folder(tmp_path))
+    assert len(tokenizer.encode("ten tokens", most=10)) == 10
+    with pytest.raises(TooManyTokens, match="11 tokens, more than 10") as caught:
+        tokenizer.encode("ten tokens!", most=10)
+    assert caught.value.count == 11
+
+
+def test_a_long_text_does_not_stop_other_threads(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(folder(tmp_path))
+    gaps, done = [0.0], threading.Event()
+
+    def tick() -> None:
+        last = time.monotonic()
+        while not done.is_set():
+            time.sleep(0.001)
+            now = time.monotonic()
+            gaps.append(now - last)
+            last = now
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    began = time.monotonic()
+    with pytest.raises(TooManyTokens):
+        tokenizer.encode("water over the weir " * 50_000, most=2048)
+    took = time.monotonic() - began
+    done.set()
+    ticker.join()
+    assert max(gaps) < max(took / 3, 0.05)

@@ -1,0 +1,45 @@
+"""One sequence from prompt to end, without a batcher: for calibration, checks and examples."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from runtime.ort.sampling import Choice, Sampler, SamplingParams
+from runtime.ort.steps import Logits, StepModel
+
+_CHUNK = 128
+
+
+def prefill(model: StepModel, row: int, prompt_ids: Sequence[int], chunk: int = _CHUNK) -> Logits:
+    """Logits [V] after the whole prompt, taken in chunks. `prompt_ids` must not be empty."""
+    if not prompt_ids:
+        raise ValueError("the prompt has no tokens")
+    for start in range(0, len(prompt_ids), chunk):
+        logits = model.prefill(row, prompt_ids[start : start + chunk], start)
+    return logits
+
+
+def generate(
+    model: StepModel,
+    prompt_ids: Sequence[int],
+    max_tokens: int,
+    stop_ids: Collection[int] = (),
+    sampling: SamplingParams | None = None,
+) -> Iterator[Choice]:
+    """Chosen tokens, one by one, ending before a stop token, after `max_tokens` or at a full row.
+
+    Uses row 0 of `model`, which nobody else may use meanwhile.
+    """
+    sampler = Sampler(sampling or SamplingParams(), model.vocab_size)
+    length = len(prompt_ids)
+    if length >= model.capacity:
+        raise ValueError(f"the prompt has {length} tokens; this model takes fewer than {model.capacity}")
+    choice = sampler.choose(prefill(model, 0, prompt_ids))
+    for produced in range(1, max_tokens + 1):
+        if choice.token in stop_ids:
+            return
+        yield choice
+        if produced == max_tokens or length >= model.capacity:
+            return
+        choice = sampler.choose(model.decode([choice.token], [length])[0])
+        length += 1

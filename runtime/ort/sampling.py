@@ -1,0 +1,108 @@
+"""Which token comes next, and how sure the model was: from one row of logits.
+
+The signals are those of the unmodified distribution, whatever the sampling settings: a confidence
+must not depend on the temperature a caller asks for. Logits that are not finite raise, because a
+confidence made from them would be an invention.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.ort.steps import Logits
+
+# Candidates looked at before the whole vocabulary is sorted for top_p.
+_FIRST_CANDIDATES = 256
+
+
+class Choice(NamedTuple):
+    """A chosen token. `logprob` is its own, `entropy` the step's, both in nats.
+
+    `margin` is the difference of the log-probs of the two likeliest tokens.
+    """
+
+    token: int
+    logprob: float
+    entropy: float
+    margin: float
+
+
+class NotFinite(ArithmeticError):
+    """The model gave logits that are no numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen. temperature 0 is greedy; top_k 0 and top_p 1 are off."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+
+
+class Sampler:
+    """Chooses the tokens of one sequence. Equal seeds and logits give equal tokens."""
+
+    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
+        self._params = params
+        self._random = np.random.default_rng(params.seed) if params.temperature > 0 else None
+        self._shifted = np.empty(vocab_size, np.float32)
+        self._weights = np.empty(vocab_size, np.float32)
+
+    def choose(self, logits: Logits) -> Choice:
+        """The next token after `logits` [V], which stay as they are. Raises NotFinite."""
+        shifted, weights = self._shifted, self._weights
+        top = int(logits.argmax())
+        peak = logits[top]
+        if not np.isfinite(peak):
+            raise NotFinite(f"the model's largest logit is {peak}")
+        np.subtract(logits, peak, out=shifted)
+        np.exp(shifted, out=weights)
+        total = float(weights.sum())
+        log_total = math.log(total)
+        entropy = log_total - float(weights.dot(shifted)) / total
+        if not math.isfinite(entropy):
+            raise NotFinite(f"the entropy of the model's distribution is {entropy}")
+        token = top if self._random is None else self._draw(shifted, self._random)
+        logprob = float(shifted[token]) - log_total
+        shifted[top] = -np.inf
+        return Choice(token, logprob, max(entropy, 0.0), -float(shifted.max()))
+
+    def _draw(self, shifted: Logits, random: np.random.Generator) -> int:
+        scaled = shifted.astype(np.float64) / self._params.temperature
+        ids = _candidates(scaled, self._params.top_k, self._params.top_p)
+        weights = np.exp(scaled[ids])
+        cumulated = weights.cumsum()
+        drawn = int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right"))
+        return int(ids[min(drawn, len(ids) - 1)])
+
+
+def _candidates(scaled: npt.NDArray[np.float64], top_k: int, top_p: float) -> npt.NDArray[np.intp]:
+    """Ids of the tokens that may be drawn: the top_k likeliest, of these the fewest that hold top_p."""
+    size = len(scaled)
+    k = min(top_k, size) if top_k > 0 else size
+    if top_p >= 1:
+        return np.arange(size) if k == size else _likeliest(scaled, k)
+    total = float(np.exp(scaled).sum()) if k == size else None
+    count = min(k, _FIRST_CANDIDATES)
+    while True:
+        ids = _likeliest(scaled, count)
+        cumulated = np.exp(scaled[ids]).cumsum()
+        # With top_k the mass is that of the k likeliest, so all of them must be at hand.
+        whole = total if total is not None else float(np.exp(scaled[_likeliest(scaled, k)]).sum())
+        if cumulated[-1] >= top_p * whole or count >= k:
+            return ids[: int(np.searchsorted(cumulated, top_p * whole, side="left")) + 1]
+        count = min(k, count * 8)
+
+
+def _likeliest(scaled: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp]:
+    """Ids of the `count` largest, largest first; ties by id, so that equal seeds repeat."""
+    ids = np.arange(len(scaled)) if count >= len(scaled) else np.argpartition(scaled, -count)[-count:]
+    ids.sort()
+    return ids[np.argsort(-scaled[ids], kind="stable")]

@@ -1,0 +1,156 @@
+"""An ONNX Runtime session whose weights come from memory, and the steps it takes over a KV pool.
+
+Invariants: the buffers of the weights live as long as the session, which reads them in place; every
+binding is made once, over arrays that never move, and steps only change what the arrays hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from runtime.ort.rows import RowPool, RowShape
+from runtime.ort.steps import Logits, ModelBroken
+
+Array = npt.NDArray[Any]
+
+_ERRORS_ONLY = 3
+_INPUTS = ("input_ids", "seqlens_k", "total_seq", "logits_idx")
+
+
+class GraphError(ValueError):
+    """The graph or its weights are not what this runtime serves; the message says why."""
+
+
+class OrtSession:
+    """A loaded graph with its weights. Shared by nobody: one StepModel drives it."""
+
+    def __init__(self, graph: bytes, initializers: Mapping[str, Array], threads: int = 1) -> None:
+        """Raises GraphError when ONNX Runtime refuses the graph or it lacks the contract's inputs."""
+        self._arrays = {name: np.ascontiguousarray(array) for name, array in initializers.items()}
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._arrays.values()]
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.log_severity_level = _ERRORS_ONLY
+        # Idle threads that spin would steal the cores other processes of this box need.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_external_initializers(list(self._arrays), values)
+        try:
+            self.run = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the library raises bare exceptions of many kinds
+            raise GraphError(f"ONNX Runtime refuses the graph: {error}") from error
+        self._values = values
+        self.vocab_size, self.row_shape = self._inspect()
+
+    def _inspect(self) -> tuple[int, RowShape]:
+        inputs = {x.name: x.shape for x in self.run.get_inputs()}
+        logits = {x.name: x.shape for x in self.run.get_outputs()}.get("logits")
+        layers = sum(name.startswith("past_key_values.") and name.endswith(".key") for name in inputs)
+        missing = [name for name in _INPUTS if name not in inputs]
+        if missing or not layers or logits is None:
+            raise GraphError(f"the graph lacks {missing or 'a KV cache or logits'}; build the release anew")
+        _, heads, _, head_dim = inputs["past_key_values.0.key"]
+        if not all(isinstance(x, int) for x in (heads, head_dim, logits[-1])):
+            raise GraphError(
+                f"the graph leaves sizes open: heads {heads}, head_dim {head_dim}, vocabulary {logits[-1]}"
+            )
+        return logits[-1], RowShape(layers, heads, head_dim)
+
+
+class OrtStepModel:
+    """Prefill and decode steps over a pool of rows; satisfies runtime.ort.steps.StepModel."""
+
+    def __init__(self, session: OrtSession, slots: int, capacity: int, prefill_chunk: int) -> None:
+        """`prefill_chunk` is the most tokens one prefill takes."""
+        self._session = session
+        self._pool = RowPool(session.row_shape, slots, capacity)
+        self._options = onnxruntime.RunOptions()
+        self._prompt = np.zeros((1, prefill_chunk), np.int64)
+        self._tokens = np.zeros((slots, 1), np.int64)
+        self._seqlens = np.zeros(slots, np.int32)
+        self._total = np.array(0, np.int32)
+        self._index = np.zeros((slots, 1, 1), np.int64)
+        self._logits = np.zeros((slots, 1, session.vocab_size), np.float32)
+        self._decode_bindings = [self._bind(0, count) for count in range(1, slots + 1)]
+        self._prefill_bindings = [self._bind(row, row + 1) for row in range(slots)]
+
+    @property
+    def slots(self) -> int:
+        return self._pool.slots
+
+    @property
+    def capacity(self) -> int:
+        return self._pool.capacity
+
+    @property
+    def vocab_size(self) -> int:
+        return self._session.vocab_size
+
+    def prefill(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
+        """See StepModel. At most `prefill_chunk` tokens at once."""
+        count = len(token_ids)
+        if not 0 < count <= self._prompt.shape[1] or start + count > self.capacity:
+            raise ValueError(f"{count} tokens from position {start} do not fit a chunk or a row")
+        self._prompt[0, :count] = token_ids
+        self._seqlens[0] = start + count - 1
+        self._total[...] = start + count
+        self._index[0] = count - 1
+        binding = self._prefill_bindings[row]
+        # One row's chunk lies at the front of the buffer, so only its shape is bound anew.
+        _bind_input(binding, "input_ids", self._prompt[:, :count])
+        self._run(binding)
+        self._index[0] = 0
+        row_logits: Logits = self._logits[0, 0]
+        return row_logits
+
+    def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Logits:
+        """See StepModel."""
+        count = len(tokens)
+        self._tokens[:count, 0] = tokens
+        self._seqlens[:count] = lengths
+        self._total[...] = max(lengths) + 1
+        self._run(self._decode_bindings[count - 1])
+        rows: Logits = self._logits[:count, 0]
+        return rows
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """See StepModel."""
+        self._pool.move(source, target, length)
+
+    def swap(self, first: int, second: int, length: int) -> None:
+        """See StepModel."""
+        self._pool.swap(first, second, length)
+
+    def _run(self, binding: Any) -> None:
+        try:
+            self._session.run.run_with_iobinding(binding, self._options)
+        except Exception as error:  # the library raises bare exceptions of many kinds
+            raise ModelBroken(f"ONNX Runtime failed inside a step: {error}") from error
+
+    def _bind(self, first: int, end: int) -> Any:
+        """Binds rows first … end-1 of the pool and the front of every other array."""
+        binding = self._session.run.io_binding()
+        count = end - first
+        _bind_input(binding, "input_ids", self._tokens[:count])
+        _bind_input(binding, "seqlens_k", self._seqlens[:count])
+        _bind_input(binding, "total_seq", self._total)
+        _bind_input(binding, "logits_idx", self._index[:count])
+        for name, array in self._pool.arrays.items():
+            _bind_input(binding, f"past_key_values.{name}", array[first:end])
+            _bind_output(binding, f"present.{name}", array[first:end])
+        _bind_output(binding, "logits", self._logits[:count])
+        return binding
+
+
+def _bind_input(binding: Any, name: str, array: Array) -> None:
+    binding.bind_input(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
+
+
+def _bind_output(binding: Any, name: str, array: Array) -> None:
+    binding.bind_output(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
