@@ -1,0 +1,1 @@
+"""State that several processes share: releases known, which is active. See docs/state.md."""
