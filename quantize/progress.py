@@ -18,7 +18,7 @@ class Progress(Protocol):
         """`task` begins; `total` is None where nobody knows how much there is."""
 
     def advance(self, task: str, amount: int) -> None:
-        """`amount` more of `task` is done."""
+        """`amount` more of `task` is done; less, where something had to begin anew."""
 
     def finish(self, task: str) -> None:
         """`task` is done."""
