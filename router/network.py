@@ -1,0 +1,154 @@
+"""What is known of the network between this node and its upstream, as an immutable value.
+
+Learned from traffic that flows anyway: round trips and their variation as RFC 6298 keeps them,
+throughput from transfers that are long enough to tell, failures in a row. A small probe when idle.
+
+Invariants: time alone only takes knowledge away. An old figure becomes unknown, and so does an old
+"down"; nothing becomes fine or dead by waiting. A link that went down has its figures forgotten, for
+they were those of another link.
+
+Must not know: clocks, sockets, what a request is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from router.decision import LinkView
+from router.latency import known
+
+_RTT_WEIGHT = 1 / 8  # RFC 6298: alpha
+_VARIATION_WEIGHT = 1 / 4  # RFC 6298: beta
+_SHORTEST_S = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """How figures are averaged, when they are too old, and when the link is probed."""
+
+    throughput_weight: float = 0.5  # of the newest transfer
+    min_transfer_bytes: int = 2048  # a shorter one tells latency, not throughput
+    down_after: int = 3  # failures in a row
+    stale_after_s: float = 30.0
+    down_stale_after_s: float = 15.0
+    probe_interval_s: float = 2.0
+    max_probe_bytes: int = 16 * 1024
+    probe_transfer_s: float = 0.5  # a padded probe is sized to take about this long
+
+    def __post_init__(self) -> None:
+        if not 0 < self.throughput_weight <= 1:
+            raise ValueError(f"network throughput_weight is {self.throughput_weight}; it must be within (0, 1]")
+        for name in ("min_transfer_bytes", "down_after", "max_probe_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"network {name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("stale_after_s", "down_stale_after_s", "probe_interval_s", "probe_transfer_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"network {name} is {getattr(self, name)}; it must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkEstimate:
+    """Figures with the times they were learned at; None where nothing was learned yet."""
+
+    settings: NetworkSettings = NetworkSettings()
+    rtt_s: float | None = None
+    rtt_var_s: float | None = None
+    rtt_at: float = 0.0
+    bytes_per_s: float | None = None
+    throughput_at: float = 0.0
+    failures: int = 0  # in a row
+    failed_at: float = 0.0
+    probed_at: float | None = None
+    heard_at: float | None = None  # when anything was learned
+
+    def round_trip(self, seconds: float, now: float) -> NetworkEstimate:
+        """After a round trip that carried next to nothing and waited for no work."""
+        sample = known(seconds)
+        if sample is None:
+            return self
+        if self.rtt_s is None or self.rtt_var_s is None or not self._fresh(self.rtt_at, now):
+            rtt, variation = sample, sample / 2
+        else:
+            variation = (1 - _VARIATION_WEIGHT) * self.rtt_var_s + _VARIATION_WEIGHT * abs(self.rtt_s - sample)
+            rtt = (1 - _RTT_WEIGHT) * self.rtt_s + _RTT_WEIGHT * sample
+        return replace(self, rtt_s=rtt, rtt_var_s=variation, rtt_at=now, failures=0, heard_at=now)
+
+    def transfer(self, moved_bytes: int, seconds: float, now: float) -> NetworkEstimate:
+        """After `moved_bytes` took `seconds` on the wire, round trip and waiting not counted.
+
+        The mean is geometric: links differ by orders of magnitude, and an arithmetic mean would take
+        a dozen transfers to believe that a wide link has become narrow.
+        """
+        sample = known(seconds)
+        size = known(moved_bytes)
+        if sample is None or size is None or size < self.settings.min_transfer_bytes:
+            return self.reached(now)
+        rate = size / max(sample, _SHORTEST_S)
+        if self.bytes_per_s is not None and self._fresh(self.throughput_at, now):
+            weight = self.settings.throughput_weight
+            rate = math.exp((1 - weight) * math.log(self.bytes_per_s) + weight * math.log(rate))
+        return replace(self, bytes_per_s=rate, throughput_at=now, failures=0, heard_at=now)
+
+    def probe(self, padding_bytes: int, seconds: float, now: float) -> NetworkEstimate:
+        """After a probe with that much padding was answered in `seconds`, the round trip included.
+
+        A padded probe tells throughput: what it took longer than an empty one. Where it took no
+        longer, all of its time counts, which tells the least that the link can carry.
+        """
+        if padding_bytes < self.settings.min_transfer_bytes:
+            return self.round_trip(seconds, now)
+        beyond_rtt = seconds - (self.rtt_s if self.rtt_s is not None else 0.0)
+        return self.transfer(padding_bytes, beyond_rtt if beyond_rtt > seconds / 4 else seconds, now)
+
+    def reached(self, now: float) -> NetworkEstimate:
+        """After the upstream was heard, with nothing measured."""
+        return replace(self, failures=0, heard_at=now)
+
+    def failed(self, now: float) -> NetworkEstimate:
+        """After the upstream could not be reached (a refusal by an upstream that is there is no failure)."""
+        failures = self.failures + 1 if self._recent_failure(now) else 1
+        estimate = replace(self, failures=failures, failed_at=now, heard_at=now)
+        if failures < self.settings.down_after:
+            return estimate
+        return replace(estimate, rtt_s=None, rtt_var_s=None, bytes_per_s=None)
+
+    def probe_sent(self, now: float) -> NetworkEstimate:
+        """After a probe was sent, so that it is not sent again while it is on its way."""
+        return replace(self, probed_at=now)
+
+    def probe_due(self, now: float) -> bool:
+        """Whether the link has been silent, and unprobed, for the probe interval."""
+        last = max((at for at in (self.heard_at, self.probed_at) if at is not None), default=None)
+        return last is None or now - last >= self.settings.probe_interval_s
+
+    def probe_bytes(self, now: float) -> int:
+        """How much padding the next probe should ask for: 0 while the throughput is fresh or the RTT unknown.
+
+        Sized by the last known rate, so that a probe does not clog a narrow link.
+        """
+        view = self.view(now)
+        if view.rtt_s is None or (
+            view.bytes_per_s is not None and self._age(self.throughput_at, now) < self._half_life
+        ):
+            return 0
+        wanted = self.settings.max_probe_bytes
+        if self.bytes_per_s is not None:
+            wanted = int(min(wanted, self.bytes_per_s * self.settings.probe_transfer_s))
+        return max(wanted, self.settings.min_transfer_bytes)
+
+    def view(self, now: float) -> LinkView:
+        """The estimate as it stands at `now`, without what is too old to be believed."""
+        rtt_fresh = self._fresh(self.rtt_at, now)
+        return LinkView(
+            rtt_s=self.rtt_s if rtt_fresh else None,
+            rtt_var_s=self.rtt_var_s if rtt_fresh else None,
+            bytes_per_s=self.bytes_per_s if self._fresh(self.throughput_at, now) else None,
+            down=self.failures >= self.settings.down_after and self._recent_failure(now),
+        )
+
+    def _fresh(self, at: float, now: float) -> bool:
+        return now - at <= self.settings.stale_after_s
+
+    def _recent_failure(self, now: float) -> bool:
+        return self.failures > 0 and now - self.failed_at <= self.settings.down_stale_after_s

@@ -1,0 +1,218 @@
+"""Which precision the edge should hold: the one with the least expected cost of a request.
+
+    cost(b) = t_edge(b) + p_escalate(b)·t_upstream + error_cost·expected_error(b)
+
+t_upstream is RTT + payload/bandwidth + the cloud's own time. Where the cloud cannot be reached,
+nothing escalates: what would have is answered here, and counts as error instead. So a good link
+favours few bits and escalation, a bad or dead one more bits at home.
+
+Invariants: constant inputs change the plan at most once (a relative margin and a dwell time stop
+flapping); an unknown link changes nothing; a pin beats everything.
+
+Must not know: how weights are loaded, what a link is made of.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from router.decision import EdgeView, LinkView, UpstreamView
+from router.latency import edge_forecast, known, upstream_forecast
+
+
+class PrecisionReason(enum.StrEnum):
+    """Why the plan is what it is."""
+
+    START = "start"  # nothing has been weighed yet
+    PINNED = "pinned"  # the operator said so
+    ONLY_ONE = "only_one"  # the release or the box has no other
+    DOES_NOT_MATTER = "does_not_matter"  # memory holds both and 8-bit is as fast
+    LINK_UNKNOWN = "link_unknown"  # so what is, stays
+    FIGURES_UNKNOWN = "figures_unknown"  # a precision or the cloud has not been measured, so what is, stays
+    STILL_BEST = "still_best"
+    NO_CLEAR_GAIN = "no_clear_gain"  # the other is better, but not by the margin
+    DWELL = "dwell"  # the other is better, but the last change is too recent
+    ESCALATING_IS_CHEAP = "escalating_is_cheap"  # changed to fewer bits
+    ESCALATING_IS_DEAR = "escalating_is_dear"  # changed to more bits
+    CLOUD_UNREACHABLE = "cloud_unreachable"  # changed: errors at home are what counts
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionFigures:
+    """One precision on this box: its speed, measured or assumed, and what its calibration expects.
+
+    `escalation_share` is the share of requests under the threshold; `expected_error` the share of all
+    requests answered on the edge where the cloud would have answered otherwise.
+    """
+
+    bits: int
+    first_token_s: float
+    per_token_s: float
+    escalation_share: float
+    expected_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What lies between this node and the cloud now, and whether memory holds both precisions."""
+
+    link: LinkView = field(default_factory=LinkView)
+    upstream: UpstreamView = field(default_factory=UpstreamView)
+    both_fit: bool = True
+
+    @property
+    def unreachable(self) -> bool:
+        return self.link.down or not self.upstream.admits or not self.upstream.configured
+
+    @property
+    def link_known(self) -> bool:
+        return known(self.link.rtt_s) is not None and bool(known(self.link.bytes_per_s))
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionSettings:
+    """What a usual request is like, what an error costs in seconds, and what keeps the plan calm."""
+
+    pinned: int | None = None
+    tokens: int = 32
+    payload_bytes: int = 2000
+    answer_bytes_per_token: float = 40.0
+    error_cost_s: float = 4.0
+    margin: float = 0.1  # the other must cost this share less
+    dwell_s: float = 5.0
+    same_speed: float = 0.05  # 8-bit counts as fast as 4-bit when it takes at most this share longer
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionPlan:
+    """The precision to hold, since when and why; `costs_s` per precision where they were worked out."""
+
+    bits: int
+    since: float
+    reason: PrecisionReason = PrecisionReason.START
+    text: str = ""
+    costs_s: Mapping[int, float] = field(default_factory=dict)
+    changed: bool = False
+
+
+def plan_precision(
+    plan: PrecisionPlan,
+    figures: tuple[PrecisionFigures, ...],
+    around: Surroundings,
+    settings: PrecisionSettings,
+    now: float,
+) -> PrecisionPlan:
+    """The plan that follows `plan`. Called every now and then; never raises."""
+    options = {option.bits: option for option in figures}
+    if settings.pinned is not None:
+        return _move(plan, settings.pinned, PrecisionReason.PINNED, now, "the operator pinned it")
+    if len(options) < 2:
+        return _move(plan, next(iter(options), plan.bits), PrecisionReason.ONLY_ONE, now, "there is no other here")
+    if _does_not_matter(plan, options, around, settings):
+        text = "memory holds both precisions and 8-bit is as fast here"
+        return _calmly(plan, 8, PrecisionReason.DOES_NOT_MATTER, settings, now, text=text, costs={})
+    present = plan.bits if plan.bits in options else max(options)
+    if not around.unreachable and not around.link_known:
+        return _move(plan, present, PrecisionReason.LINK_UNKNOWN, now, "the link is unknown: what is, stays")
+    costs = {bits: _cost(option, around, settings) for bits, option in options.items()}
+    sound = {bits: cost for bits, cost in costs.items() if cost is not None}
+    if len(sound) < len(costs):
+        text = "something is not measured yet: what is, stays"
+        return _move(plan, present, PrecisionReason.FIGURES_UNKNOWN, now, text)
+    return _weigh(plan, sound, around, settings, now)
+
+
+def _weigh(
+    plan: PrecisionPlan, costs: Mapping[int, float], around: Surroundings, settings: PrecisionSettings, now: float
+) -> PrecisionPlan:
+    best = min(costs, key=lambda bits: (costs[bits], -bits))
+    text = _explain(costs, around)
+    if best == plan.bits:
+        return _keep(plan, PrecisionReason.STILL_BEST, text, costs)
+    if plan.bits in costs and costs[best] > costs[plan.bits] * (1 - settings.margin):
+        return _keep(plan, PrecisionReason.NO_CLEAR_GAIN, text, costs)
+    if around.unreachable:
+        reason = PrecisionReason.CLOUD_UNREACHABLE
+    else:
+        reason = PrecisionReason.ESCALATING_IS_CHEAP if best < plan.bits else PrecisionReason.ESCALATING_IS_DEAR
+    return _calmly(plan, best, reason, settings, now, text=text, costs=costs)
+
+
+def _cost(option: PrecisionFigures, around: Surroundings, settings: PrecisionSettings) -> float | None:
+    """Expected seconds of a usual request, errors priced in; None where a figure is missing."""
+    edge = edge_forecast(EdgeView(first_token_s=option.first_token_s, per_token_s=option.per_token_s), settings.tokens)
+    share, error = known(option.escalation_share), known(option.expected_error)
+    if not edge.complete or share is None or error is None:
+        return None
+    if around.unreachable:
+        return edge.seconds + settings.error_cost_s * min(error + share, 1.0)
+    upstream = upstream_forecast(
+        around.link,
+        around.upstream,
+        settings.payload_bytes,
+        settings.tokens,
+        settings.answer_bytes_per_token,
+        careful=False,
+    )
+    return edge.seconds + share * upstream.seconds + settings.error_cost_s * error if upstream.complete else None
+
+
+def _does_not_matter(
+    plan: PrecisionPlan, options: Mapping[int, PrecisionFigures], around: Surroundings, settings: PrecisionSettings
+) -> bool:
+    """Whether 8-bit costs nothing on this box. Asked more strictly of a node at 4-bit, against flapping."""
+    if not around.both_fit or set(options) != {4, 8}:
+        return False
+    four, eight = (
+        edge_forecast(EdgeView(first_token_s=o.first_token_s, per_token_s=o.per_token_s), settings.tokens)
+        for o in (options[4], options[8])
+    )
+    allowance = 1 + settings.same_speed if plan.bits == 8 else 1.0
+    return four.complete and eight.complete and eight.seconds <= four.seconds * allowance
+
+
+def _calmly(
+    plan: PrecisionPlan,
+    bits: int,
+    reason: PrecisionReason,
+    settings: PrecisionSettings,
+    now: float,
+    *,
+    text: str,
+    costs: Mapping[int, float],
+) -> PrecisionPlan:
+    """The change, unless the last one is too recent. The start is no change, nor is leaving what is not there."""
+    settled = plan.reason is PrecisionReason.START or (costs and plan.bits not in costs)
+    if bits != plan.bits and not settled and now - plan.since < settings.dwell_s:
+        return _keep(plan, PrecisionReason.DWELL, f"{text}; the last change is too recent", costs)
+    return _move(plan, bits, reason, now, text, costs=costs)
+
+
+def _move(
+    plan: PrecisionPlan,
+    bits: int,
+    reason: PrecisionReason,
+    now: float,
+    text: str,
+    *,
+    costs: Mapping[int, float] | None = None,
+) -> PrecisionPlan:
+    if bits == plan.bits:
+        return _keep(plan, reason, text, costs)
+    return PrecisionPlan(bits, now, reason, text, costs or {}, changed=True)
+
+
+def _keep(
+    plan: PrecisionPlan, reason: PrecisionReason, text: str, costs: Mapping[int, float] | None = None
+) -> PrecisionPlan:
+    return PrecisionPlan(plan.bits, plan.since, reason, text, costs or {})
+
+
+def _explain(costs: Mapping[int, float], around: Surroundings) -> str:
+    figures = ", ".join(f"{bits}-bit {cost:.2f} s" for bits, cost in sorted(costs.items()))
+    if around.unreachable:
+        return f"expected cost of a request: {figures}; the cloud cannot be reached, so what is unsure counts as error"
+    rtt_ms, rate = (around.link.rtt_s or 0.0) * 1e3, around.link.bytes_per_s or 0.0
+    return f"expected cost of a request: {figures}; link {rtt_ms:.0f} ms, {rate / 1e3:.1f} kB/s"
