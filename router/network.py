@@ -128,9 +128,8 @@ class NetworkEstimate:
         Sized by the last known rate, so that a probe does not clog a narrow link.
         """
         view = self.view(now)
-        if view.rtt_s is None or (
-            view.bytes_per_s is not None and self._age(self.throughput_at, now) < self._half_life
-        ):
+        young = now - self.throughput_at < self.settings.stale_after_s / 2
+        if view.rtt_s is None or (view.bytes_per_s is not None and young):
             return 0
         wanted = self.settings.max_probe_bytes
         if self.bytes_per_s is not None:
