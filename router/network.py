@@ -1,7 +1,8 @@
 """What is known of the network between this node and its upstream, as an immutable value.
 
 Learned from traffic that flows anyway: round trips and their variation as RFC 6298 keeps them,
-throughput from transfers that are long enough to tell, failures in a row. A small probe when idle.
+throughput from transfers that are long enough to tell, failures in a row. A small probe when no
+round trip was measured for a while; it is padded when the throughput is old or in doubt.
 
 Invariants: time alone only takes knowledge away. An old figure becomes unknown, and so does an old
 "down"; nothing becomes fine or dead by waiting. A link that went down has its figures forgotten, for
@@ -16,7 +17,7 @@ import math
 from dataclasses import dataclass, replace
 
 from router.decision import LinkView
-from router.latency import known
+from router.latency import RTT_DEVIATIONS, known
 
 _RTT_WEIGHT = 1 / 8  # RFC 6298: alpha
 _VARIATION_WEIGHT = 1 / 4  # RFC 6298: beta
@@ -33,6 +34,7 @@ class NetworkSettings:
     stale_after_s: float = 30.0
     down_stale_after_s: float = 15.0
     probe_interval_s: float = 2.0
+    throughput_interval_s: float = 8.0  # a probe is padded when the throughput is older than this
     max_probe_bytes: int = 16 * 1024
     probe_transfer_s: float = 0.5  # a padded probe is sized to take about this long
 
@@ -42,7 +44,13 @@ class NetworkSettings:
         for name in ("min_transfer_bytes", "down_after", "max_probe_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"network {name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("stale_after_s", "down_stale_after_s", "probe_interval_s", "probe_transfer_s"):
+        for name in (
+            "stale_after_s",
+            "down_stale_after_s",
+            "probe_interval_s",
+            "throughput_interval_s",
+            "probe_transfer_s",
+        ):
             if not getattr(self, name) > 0:
                 raise ValueError(f"network {name} is {getattr(self, name)}; it must be above 0")
 
@@ -60,7 +68,8 @@ class NetworkEstimate:
     failures: int = 0  # in a row
     failed_at: float = 0.0
     probed_at: float | None = None
-    heard_at: float | None = None  # when anything was learned
+    measured_at: float | None = None  # when a round trip was measured, or failed
+    doubted: bool = False  # a round trip was so unlike the others that the throughput must be looked at again
 
     def round_trip(self, seconds: float, now: float) -> NetworkEstimate:
         """After a round trip that carried next to nothing and waited for no work."""
@@ -68,11 +77,12 @@ class NetworkEstimate:
         if sample is None:
             return self
         if self.rtt_s is None or self.rtt_var_s is None or not self._fresh(self.rtt_at, now):
-            rtt, variation = sample, sample / 2
+            rtt, variation, doubted = sample, sample / 2, self.doubted
         else:
+            doubted = self.doubted or abs(sample - self.rtt_s) > max(RTT_DEVIATIONS * self.rtt_var_s, self.rtt_s)
             variation = (1 - _VARIATION_WEIGHT) * self.rtt_var_s + _VARIATION_WEIGHT * abs(self.rtt_s - sample)
             rtt = (1 - _RTT_WEIGHT) * self.rtt_s + _RTT_WEIGHT * sample
-        return replace(self, rtt_s=rtt, rtt_var_s=variation, rtt_at=now, failures=0, heard_at=now)
+        return replace(self, rtt_s=rtt, rtt_var_s=variation, rtt_at=now, failures=0, measured_at=now, doubted=doubted)
 
     def transfer(self, moved_bytes: int, seconds: float, now: float) -> NetworkEstimate:
         """After `moved_bytes` took `seconds` on the wire, round trip and waiting not counted.
@@ -83,12 +93,12 @@ class NetworkEstimate:
         sample = known(seconds)
         size = known(moved_bytes)
         if sample is None or size is None or size < self.settings.min_transfer_bytes:
-            return self.reached(now)
+            return self.reached()
         rate = size / max(sample, _SHORTEST_S)
         if self.bytes_per_s is not None and self._fresh(self.throughput_at, now):
             weight = self.settings.throughput_weight
             rate = math.exp((1 - weight) * math.log(self.bytes_per_s) + weight * math.log(rate))
-        return replace(self, bytes_per_s=rate, throughput_at=now, failures=0, heard_at=now)
+        return replace(self, bytes_per_s=rate, throughput_at=now, failures=0, doubted=False)
 
     def probe(self, padding_bytes: int, seconds: float, now: float) -> NetworkEstimate:
         """After a probe with that much padding was answered in `seconds`, the round trip included.
@@ -101,14 +111,14 @@ class NetworkEstimate:
         beyond_rtt = seconds - (self.rtt_s if self.rtt_s is not None else 0.0)
         return self.transfer(padding_bytes, beyond_rtt if beyond_rtt > seconds / 4 else seconds, now)
 
-    def reached(self, now: float) -> NetworkEstimate:
+    def reached(self) -> NetworkEstimate:
         """After the upstream was heard, with nothing measured."""
-        return replace(self, failures=0, heard_at=now)
+        return replace(self, failures=0)
 
     def failed(self, now: float) -> NetworkEstimate:
         """After the upstream could not be reached (a refusal by an upstream that is there is no failure)."""
         failures = self.failures + 1 if self._recent_failure(now) else 1
-        estimate = replace(self, failures=failures, failed_at=now, heard_at=now)
+        estimate = replace(self, failures=failures, failed_at=now, measured_at=now)
         if failures < self.settings.down_after:
             return estimate
         return replace(estimate, rtt_s=None, rtt_var_s=None, bytes_per_s=None)
@@ -118,17 +128,17 @@ class NetworkEstimate:
         return replace(self, probed_at=now)
 
     def probe_due(self, now: float) -> bool:
-        """Whether the link has been silent, and unprobed, for the probe interval."""
-        last = max((at for at in (self.heard_at, self.probed_at) if at is not None), default=None)
+        """Whether no round trip was measured, and no probe sent, for the probe interval."""
+        last = max((at for at in (self.measured_at, self.probed_at) if at is not None), default=None)
         return last is None or now - last >= self.settings.probe_interval_s
 
     def probe_bytes(self, now: float) -> int:
-        """How much padding the next probe should ask for: 0 while the throughput is fresh or the RTT unknown.
+        """How much padding the next probe should ask for: 0 while the throughput is young or the RTT unknown.
 
         Sized by the last known rate, so that a probe does not clog a narrow link.
         """
         view = self.view(now)
-        young = now - self.throughput_at < self.settings.stale_after_s / 2
+        young = now - self.throughput_at < self.settings.throughput_interval_s and not self.doubted
         if view.rtt_s is None or (view.bytes_per_s is not None and young):
             return 0
         wanted = self.settings.max_probe_bytes
