@@ -23,7 +23,13 @@ class LoadedModel:
 
 
 def load_model(
-    release: Release, precision: int, slots: int = 1, capacity: int = 2048, threads: int = 1, prefill_chunk: int = 128
+    release: Release,
+    precision: int,
+    *,
+    slots: int = 1,
+    capacity: int = 2048,
+    threads: int = 1,
+    prefill_chunk: int = 128,
 ) -> LoadedModel:
     """Loads weights, makes a session and takes a first step with it.
 

@@ -1,0 +1,93 @@
+"""What the service hands to the batcher, and what comes back: jobs, tickets, events.
+
+A ticket is the two-thread border of one request. The event loop reads events and may cancel; the
+decode thread posts events. Events of one ticket are bounded by its job's max_tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from router.confidence import Signals
+from runtime.ort.sampling import SamplingParams
+from runtime.ort.steps import StepModel
+from wire.deadline import Deadline
+from wire.errors import WeirError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """One loaded model as the batcher sees it. `stop_ids` end an answer; `decode` gives text.
+
+    Two with equal `release` take each other's token ids.
+    """
+
+    steps: StepModel
+    decode: Callable[[Sequence[int]], str]
+    stop_ids: frozenset[int]
+    release: str
+    precision: int
+    weight_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request, tokenized. `prompt_ids` and `max_tokens` fit the model's rows."""
+
+    served: Served
+    prompt_ids: Sequence[int]
+    max_tokens: int
+    deadline: Deadline
+    stops: tuple[str, ...] = ()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One decoded token and the text that became certain with it, which may be empty."""
+
+    text: str
+    token: int
+    logprob: float
+    signals: Signals
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The answer is complete. `text` was held back until now; `served` is what answered."""
+
+    finish_reason: str
+    text: str
+    signals: Signals
+    served: Served
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+
+
+Event = Token | Ended | WeirError
+
+
+class Ticket:
+    """One submitted job, seen from the event loop."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+
+    def cancel(self) -> None:
+        """The caller left: the slot is free after the step that runs now. Does nothing once ended."""
+        self.cancelled = True
+
+    def deliver(self, event: Event) -> None:
+        """Called in the event loop only."""
+        self._events.put_nowait(event)
+
+    async def next(self) -> Token | Ended:
+        """The next event; Ended is the last. Raises the WeirError that ended the job."""
+        event = await self._events.get()
+        if isinstance(event, WeirError):
+            raise event
+        return event

@@ -1,0 +1,82 @@
+"""The engine process: one model, one batcher, served over gRPC on a unix socket.
+
+It listens before it has loaded, so that a launcher sees it starting. It ends with 0 after a signal,
+with BROKEN when the model broke, with UNUSABLE when the release cannot be served at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+import grpc.aio
+
+from edge.engine.config import EngineConfig
+from edge.engine.service import EngineService
+from wire.channel import bind, open_server
+from wire.errors import WeirError
+from wire.grpc_server import HealthReporter, add_engine_control, add_inference
+
+UNUSABLE = 69
+BROKEN = 70
+
+_log = logging.getLogger("weir.edge.engine")
+
+_STOP_GRACE_S = 5.0
+# Long enough for the failed requests' statuses to leave, short enough to be replaced at once.
+_BROKEN_GRACE_S = 0.5
+
+
+async def serve(config: EngineConfig) -> int:
+    """Serves until a signal or a broken model; returns the exit code."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(code: int) -> None:
+        if not ended.done():
+            ended.set_result(code)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, 0)
+    service = EngineService(config, broken=lambda _detail: end(BROKEN))
+    server = open_server()
+    add_inference(server, service, config.default_deadline_s)
+    add_engine_control(server, service, config.default_deadline_s)
+    health = HealthReporter(server, ("Inference", "EngineControl"))
+    await health.set(False)
+    bind(server, f"unix:{config.socket}")
+    await server.start()
+    loading = asyncio.create_task(_load(service, health, end))
+    code = await ended
+    loading.cancel()
+    await _stop(server, service, health, code)
+    return code
+
+
+async def _load(service: EngineService, health: HealthReporter, end: Callable[[int], None]) -> None:
+    try:
+        await service.load()
+    except WeirError as error:
+        _log.error("the release cannot be served: %s", error.message)
+        end(UNUSABLE)
+        return
+    await health.set(True)
+    _log.info("ready")
+
+
+async def _stop(server: grpc.aio.Server, service: EngineService, health: HealthReporter, code: int) -> None:
+    await health.set(False)
+    if code == 0:
+        await server.stop(_STOP_GRACE_S)
+        service.close()
+        return
+    service.close()
+    await server.stop(_BROKEN_GRACE_S)
+
+
+def run(config: EngineConfig) -> int:
+    """Blocks until the process should end; returns its exit code."""
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    return asyncio.run(serve(config))

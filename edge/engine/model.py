@@ -1,0 +1,136 @@
+"""A release opened for serving: verified, loaded, with its tokenizer and what Describe says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.engine.config import EngineConfig
+from edge.engine.job import Served
+from release.errors import ReleaseError
+from release.folder import Release, open_release, read_manifest
+from release.manifest import PLANE_LO, graph_name
+from runtime.ort.load import load_model
+from runtime.ort.session import GraphError
+from runtime.tokenizer import TemplateError, Tokenizer, TokenizerError, TooManyTokens
+from wire.errors import ContextTooLong, InvalidRequest, NotFound, PreconditionFailed
+from wire.messages import GenerateRequest, ModelInfo
+
+# What a loaded model takes besides its weights: activations, packed copies, the KV of short answers.
+_HEADROOM_BYTES = 256 << 20
+_CAPABILITIES = ("stream", "sample", "logprobs", "signals")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """One loaded release at one precision."""
+
+    directory: Path
+    served: Served
+    tokenizer: Tokenizer
+    info: ModelInfo
+    load_ms: float
+
+    def answers_to(self, name: str) -> bool:
+        """Whether a request for `name` is meant for this model; empty is the default model."""
+        return name in ("", self.info.name, self.info.release)
+
+    def prompt_ids(self, request: GenerateRequest) -> list[int]:
+        """The request's prompt as token ids. Runs long for a long one: not in the event loop.
+
+        Raises ContextTooLong when not a single token of an answer would fit, InvalidRequest.
+        """
+        most = self.info.context_length - 1
+        try:
+            if request.messages:
+                ids = self.tokenizer.encode_chat([(m.role, m.content) for m in request.messages], most)
+            else:
+                ids = self.tokenizer.encode(request.prompt, most=most)
+        except TooManyTokens as error:
+            raise ContextTooLong(
+                f"the prompt has {error.count} tokens; this model's context holds {self.info.context_length} "
+                "with the answer: shorten the prompt"
+            ) from error
+        except TemplateError as error:
+            raise InvalidRequest(str(error)) from error
+        if not ids:
+            raise InvalidRequest("the prompt has no tokens; say something")
+        return ids
+
+    def answer_tokens(self, prompt_tokens: int, asked: int | None) -> int:
+        """How many tokens the answer may have. Raises ContextTooLong, InvalidRequest."""
+        room, most = self.info.context_length - prompt_tokens, self.info.max_output_tokens
+        if asked is None:
+            return min(room, most)
+        if asked > most:
+            raise InvalidRequest(f"max_tokens is {asked}; at most {most} are answered here")
+        if asked > room:
+            raise ContextTooLong(
+                f"the prompt has {prompt_tokens} tokens and max_tokens is {asked}, together "
+                f"{prompt_tokens + asked}; this model's context holds {self.info.context_length}: "
+                f"shorten the prompt or ask for at most {room} tokens"
+            )
+        return asked
+
+
+def open_model(config: EngineConfig, directory: Path, precision: int, free_bytes: int | None = None) -> Model:
+    """Verifies, loads and tries a release. Takes a while: not in the event loop.
+
+    `free_bytes` is the memory there is for it, None: do not look. Raises NotFound or PreconditionFailed.
+    """
+    try:
+        if not directory.is_dir():
+            raise NotFound(f"there is no release folder {directory}")
+        other = frozenset({graph_name(8), PLANE_LO}) if precision == 4 else frozenset({graph_name(4)})
+        _demand_memory(directory, precision, free_bytes)
+        release = open_release(directory, skip=other)
+        tokenizer = Tokenizer.load(directory, release.manifest.eos_token_ids)
+        return _load(config, release, precision, tokenizer)
+    except (ReleaseError, GraphError, TokenizerError) as error:
+        raise PreconditionFailed(str(error)) from error
+
+
+def _demand_memory(directory: Path, precision: int, free_bytes: int | None) -> None:
+    if free_bytes is None:
+        return
+    sizes = {entry.name: entry.bytes for entry in read_manifest(directory).files}
+    weights = sum(sizes.get(name, 0) for name in ("base.bin", "plane.hi.bin", *((PLANE_LO,) if precision == 8 else ())))
+    # Weights are held once as given and once as the kernels pack them.
+    needed = 2 * weights + _HEADROOM_BYTES
+    if needed > free_bytes:
+        raise PreconditionFailed(
+            f"{precision}-bit weights beside the running ones need about {needed >> 20} MiB and {free_bytes >> 20} MiB "
+            "are free; free memory, or restart the engine at this precision"
+        )
+
+
+def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tokenizer) -> Model:
+    manifest = release.manifest
+    loaded = load_model(
+        release,
+        precision,
+        slots=config.slots,
+        capacity=config.context_length,
+        threads=config.threads,
+        prefill_chunk=config.prefill_chunk,
+    )
+    if tokenizer.vocab_size > loaded.steps.vocab_size:
+        raise GraphError(
+            f"the tokenizer knows {tokenizer.vocab_size} tokens and the model {loaded.steps.vocab_size}: "
+            "they do not belong together"
+        )
+    served = Served(loaded.steps, tokenizer.decode, tokenizer.stop_ids, release.id, precision, loaded.weight_digest)
+    info = ModelInfo(
+        name=config.model or manifest.name,
+        release=release.id,
+        capabilities=_CAPABILITIES,
+        tokenizer_digest=tokenizer.digest,
+        precision=precision,
+        weight_format=f"nested-{precision}",
+        weight_digest=loaded.weight_digest,
+        context_length=loaded.steps.capacity,
+        max_output_tokens=min(config.max_output_tokens, loaded.steps.capacity - 1),
+        precisions_available=release.precisions,
+        calibration_id=next((c.id for c in manifest.calibrations if c.precision == precision), ""),
+    )
+    return Model(release.path, served, tokenizer, info, loaded.load_ms)
