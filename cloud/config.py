@@ -15,6 +15,7 @@ from pydantic_settings import NoDecode
 
 from runtime.config import Section
 
+MIN_TOKEN_CHARACTERS = 16
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -79,6 +80,7 @@ class EngineHostConfig(Section):
     heartbeat_s: float = Field(default=0.5, gt=0)
     heartbeat_timeout_s: float = Field(default=10.0, gt=0)  # a rank silent for so long is taken for hung
     start_timeout_s: float = Field(default=300.0, gt=0)
+    drain_timeout_s: float = Field(default=10.0, ge=0)  # how long running requests may finish on a stop
     log_level: LogLevel = "info"
 
     @property
@@ -92,7 +94,26 @@ class AdminConfig(Section):
     section: ClassVar[str] = "admin"
 
     address: str = "127.0.0.1:8090"
-    token: SecretStr
+    token: SecretStr  # whoever holds it may change what every edge serves
     store_url: str = "sqlite:///weir.db"
-    releases_dir: Path = Path("releases")
+    releases_dir: Path = Path("releases")  # release folders that may be registered, by name
     log_level: LogLevel = "info"
+
+    @field_validator("token")
+    @classmethod
+    def _strong(cls, value: SecretStr) -> SecretStr:
+        token = value.get_secret_value()
+        if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or any(character.isspace() for character in token):
+            raise ValueError(
+                f"must be at least {MIN_TOKEN_CHARACTERS} ASCII characters without spaces, "
+                "for example from: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            )
+        return value
+
+    @field_validator("address")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65_535:
+            raise ValueError("must be host:port (port 0 picks a free one)")
+        return value

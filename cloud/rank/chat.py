@@ -5,7 +5,6 @@ Raises InvalidRequest for what the template refuses and for prompts without any 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
+from cloud.rank.folder import tokenizer_digest
 from wire.errors import InvalidRequest
 from wire.messages import GenerateRequest
 
@@ -60,9 +60,3 @@ def _eos_token_ids(model_dir: Path, tokenizer: Any) -> list[int]:
     if tokenizer.eos_token_id is not None:
         found.add(int(tokenizer.eos_token_id))
     return sorted(found)
-
-
-def tokenizer_digest(model_dir: Path) -> str:
-    """SHA-256 of tokenizer.json: equal digests, equal token ids. Empty when there is no such file."""
-    path = model_dir / "tokenizer.json"
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

@@ -23,11 +23,12 @@ from cloud.engine import TRANSFORMERS
 from cloud.rank.batching import Batch
 from cloud.rank.beat import Beat, Heart
 from cloud.rank.chat import Chat
+from cloud.rank.folder import model_config, weight_digest
 from cloud.rank.plan import PlanRefused, check_devices, plan_sharding
 from cloud.rank.server import RankService, serve
 from cloud.rank.spec import SPEC_VARIABLE, RankSpec
 from cloud.rank.transformers_engine import TransformersEngine
-from cloud.rank.weights import Held, held, load_model, model_config, weight_digest
+from cloud.rank.weights import Held, held, load_model
 from runtime.child import die_with_parent
 
 _log = logging.getLogger("weir.rank")
@@ -85,6 +86,8 @@ def main() -> int:
     rank = int(os.environ["RANK"])
     logging.basicConfig(level=spec.log_level.upper(), format=f"%(asctime)s rank{rank} %(name)s %(message)s")
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.WARNING)
+    # Says at every layer of every step that activations change their type on the way through int8.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     life = _Life(rank)
     Heart(Path(spec.run_dir), spec.heartbeat_s, life.beat).start()
     try:

@@ -1,15 +1,12 @@
 """Loads a model's weights for one rank and says what it holds.
 
-Raises ValueError with what to do for a folder that is no model. Only this module knows how
-transformers, torch.distributed and bitsandbytes are asked for a width or a shard.
+Only this module knows how transformers, torch.distributed and bitsandbytes are asked for a width or a
+shard.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,31 +66,3 @@ def held(model: Any) -> Held:
         mine = parameter.to_local() if hasattr(parameter, "to_local") else parameter
         local += mine.numel() * mine.element_size()
     return Held(local, total)
-
-
-def model_config(model_dir: Path) -> dict[str, Any]:
-    """config.json. Raises ValueError naming the folder."""
-    path = model_dir / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except OSError as error:
-        raise ValueError(f"{model_dir} holds no readable config.json ({error}); give a Hugging Face folder") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} must hold an object")
-    return config
-
-
-def weight_digest(model_dir: Path, precision: WeightPrecision) -> str:
-    """SHA-256 over the weight files' names and bytes and the width they are held in."""
-    digest = hashlib.sha256(precision.value.encode())
-    files = sorted(path for path in model_dir.iterdir() if path.suffix in (".safetensors", ".bin"))
-    if not files:
-        raise ValueError(f"{model_dir} holds no .safetensors file; convert the model first (weir pull)")
-    for path in files:
-        digest.update(path.name.encode())
-        with path.open("rb") as handle:
-            while chunk := handle.read(1 << 20):
-                digest.update(chunk)
-    return digest.hexdigest()
