@@ -1,0 +1,92 @@
+"""An in-memory StepModel whose every token depends on the whole history of its row.
+
+A row that is moved, swapped or batched wrongly gives other tokens, so a batcher's bookkeeping shows
+in the answers. `expected` is what one request alone would get.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runtime.ort.steps import Logits, ModelBroken
+
+VOCABULARY = 61
+
+
+def next_token(history: Sequence[int]) -> int:
+    """The token after `history`; never 0, which tests use as the end token."""
+    state = 7
+    for position, token in enumerate(history):
+        state = (state * 31 + token * (position + 3)) % 100_003
+    return 1 + state % (VOCABULARY - 1)
+
+
+def expected(prompt: Sequence[int], count: int) -> list[int]:
+    """The greedy answer to `prompt`."""
+    history = list(prompt)
+    for _ in range(count):
+        history.append(next_token(history))
+    return history[len(prompt) :]
+
+
+@dataclass
+class FakeSteps:
+    """`slots` rows; a decode step takes `step_s`. Breaks at decode step `break_at`.
+
+    A history that holds `poison` gives logits that are no numbers.
+    """
+
+    slots: int = 4
+    capacity: int = 256
+    step_s: float = 0.0
+    break_at: int | None = None
+    poison: int | None = None
+    vocab_size: int = VOCABULARY
+
+    rows: list[list[int]] = field(default_factory=list)
+    decode_batches: list[int] = field(default_factory=list)
+    prefill_chunks: list[int] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rows = [[] for _ in range(self.slots)]
+
+    def prefill(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
+        del self.rows[row][start:]
+        assert len(self.rows[row]) == start, "a chunk must continue where the last one ended"
+        self.rows[row].extend(token_ids)
+        self.prefill_chunks.append(len(token_ids))
+        self.log.append("prefill")
+        time.sleep(self.step_s)
+        return self._logits([row])[0]
+
+    def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Logits:
+        self.decode_batches.append(len(tokens))
+        self.log.append("decode")
+        if self.break_at is not None and len(self.decode_batches) >= self.break_at:
+            raise ModelBroken("broken on order")
+        for row, (token, length) in enumerate(zip(tokens, lengths, strict=True)):
+            del self.rows[row][length:]
+            assert len(self.rows[row]) == length, f"row {row} holds {len(self.rows[row])} tokens, not {length}"
+            assert length < self.capacity
+            self.rows[row].append(token)
+        time.sleep(self.step_s)
+        return self._logits(range(len(tokens)))
+
+    def move(self, source: int, target: int, length: int) -> None:
+        self.rows[target] = self.rows[source][:length]
+
+    def swap(self, first: int, second: int, length: int) -> None:
+        self.rows[first], self.rows[second] = self.rows[second][:length], self.rows[first][:length]
+
+    def _logits(self, rows: Sequence[int]) -> Logits:
+        logits = np.zeros((len(rows), self.vocab_size), np.float32)
+        for index, row in enumerate(rows):
+            logits[index, next_token(self.rows[row])] = 9.0
+            if self.poison in self.rows[row]:
+                logits[index] = np.nan
+        return logits
