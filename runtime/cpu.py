@@ -1,5 +1,7 @@
-"""Which class of CPU this is. Integer kernels differ by class, and with them a model's doubts: a
-threshold holds for the class it was fitted on. An unknown class is the empty string.
+"""Which class of CPU this is, as far as it changes what quantized kernels compute.
+
+Calibrated thresholds belong to a class, because int8 kernels of different classes round differently.
+Read from the kernel's own list of features; nothing is executed to find out.
 """
 
 from __future__ import annotations
@@ -7,27 +9,38 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-_X86 = (("x86-vnni", ("avx512_vnni", "avx_vnni")), ("x86-avx512", ("avx512f",)), ("x86-avx2", ("avx2",)))
-_ARM = (("arm-i8mm", ("i8mm",)), ("arm-dotprod", ("asimddp",)), ("arm-neon", ("asimd",)))
+UNKNOWN = "unknown"
+
+# The first class whose features are all there wins.
+_X86 = (
+    ("x86-vnni", frozenset({"avx512f", "avx512_vnni"})),
+    ("x86-vnni", frozenset({"avx2", "avx_vnni"})),
+    ("x86-avx512", frozenset({"avx512f", "avx512bw"})),
+    ("x86-avx2", frozenset({"avx2"})),
+)
+_ARM = (
+    ("arm-i8mm", frozenset({"i8mm"})),
+    ("arm-dotprod", frozenset({"asimddp"})),
+    ("arm-neon", frozenset({"asimd"})),
+)
 
 
 def cpu_class(cpuinfo: Path = Path("/proc/cpuinfo"), machine: str | None = None) -> str:
-    """x86-avx2, x86-avx512, x86-vnni, arm-neon, arm-dotprod, arm-i8mm, or "" where nobody can tell."""
-    arm = (machine or platform.machine()).lower() in ("aarch64", "arm64")
-    flags = _flags(cpuinfo)
-    for name, any_of in _ARM if arm else _X86:
-        if flags.intersection(any_of):
-            return name
-    return ""
-
-
-def _flags(cpuinfo: Path) -> frozenset[str]:
+    """One of DESIGN's CPU classes, or "unknown", which callers treat with the most care."""
+    machine = (machine or platform.machine()).lower()
     try:
-        lines = cpuinfo.read_text(errors="replace").splitlines()
+        features = _features(cpuinfo.read_text(encoding="utf-8", errors="replace"))
     except OSError:
-        return frozenset()
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip().lower() in ("flags", "features"):
-            return frozenset(value.split())
-    return frozenset()
+        return UNKNOWN
+    table = _X86 if machine in ("x86_64", "amd64", "i686") else _ARM if machine in ("aarch64", "arm64") else ()
+    return next((name for name, needed in table if needed <= features), UNKNOWN)
+
+
+def _features(text: str) -> frozenset[str]:
+    """What every core has: on mixed cores a thread may run anywhere."""
+    cores = [
+        frozenset(line.partition(":")[2].split())
+        for line in text.splitlines()
+        if line.partition(":")[0].strip().lower() in ("flags", "features")
+    ]
+    return frozenset.intersection(*cores) if cores else frozenset()
