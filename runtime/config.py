@@ -74,7 +74,8 @@ def load(kind: type[S], file: Path | None = None, flags: Mapping[str, Any] | Non
     try:
         value = Reader()
     except ValidationError as error:
-        raise ConfigError(_explain(kind.section, error)) from error
+        # Not `from error`: pydantic's message repeats whole inputs, secrets among them.
+        raise ConfigError(_explain(kind, error)) from None
     origin = {key: next((name for name, values in sources if key in values), "default") for key in kind.model_fields}
     return Loaded(kind.model_construct(**{key: getattr(value, key) for key in kind.model_fields}), origin)
 
@@ -99,9 +100,19 @@ def _table(section: str, file: Path | None) -> Mapping[str, Any]:
     return table
 
 
-def _explain(section: str, error: ValidationError) -> str:
-    faults = []
-    for fault in error.errors():
-        name = ".".join(str(part) for part in fault["loc"]) or "(the whole)"
-        faults.append(f"[{section}] {name} = {fault['input']!r}: {fault['msg']}")
-    return "; ".join(faults)
+def _explain(kind: type[Section], error: ValidationError) -> str:
+    return "; ".join(
+        _fault(kind, fault["loc"], fault["type"], fault["msg"], fault["input"]) for fault in error.errors()
+    )
+
+
+def _fault(kind: type[Section], location: tuple[int | str, ...], fault: str, message: str, given: object) -> str:
+    name = ".".join(str(part) for part in location) or "(the whole)"
+    if fault == "missing":
+        # The input is then the whole table, with whatever secrets are in it.
+        return (
+            f"[{kind.section}] {name} is missing; set it in the file or as WEIR_{kind.section.upper()}__{name.upper()}"
+        )
+    setting = kind.model_fields.get(str(location[0])) if location else None
+    secret = setting is not None and "Secret" in str(setting.annotation)
+    return f"[{kind.section}] {name} = {'(hidden)' if secret else repr(given)}: {message}"

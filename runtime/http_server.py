@@ -1,0 +1,77 @@
+"""An ASGI app served by uvicorn inside an event loop that others use too.
+
+The socket is opened before anything starts, so that a taken address is an OSError with a message rather
+than an exit. Signals are left to the process, connections are bounded, and stopping is bounded too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+MAX_CONNECTIONS = 256
+KEEP_ALIVE_S = 30
+STOP_S = 5
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A second handler beside the process's own would swallow its signals."""
+        yield
+
+
+class HttpServer:
+    """Serves `app` at `address` (host:port; port 0 for any free one). Raises OSError when it is taken."""
+
+    def __init__(self, app: Any, address: str, max_connections: int = MAX_CONNECTIONS) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = _listen(host.strip("[]"), int(port))
+        self.address = f"{host}:{self._socket.getsockname()[1]}"
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                limit_concurrency=max_connections,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=STOP_S,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once requests are accepted."""
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise OSError(f"the HTTP server at {self.address} ended while starting")
+            await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        """Lets running requests finish for a few seconds, then cuts them."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        self._socket.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; is another process using it?") from error
+    return listener
