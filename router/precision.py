@@ -80,7 +80,7 @@ class PrecisionSettings:
     payload_bytes: int = 2000
     answer_bytes_per_token: float = 40.0
     error_cost_s: float = 4.0
-    margin: float = 0.1  # the other must cost this share less
+    margin: float = 0.05  # the other must cost this share less
     dwell_s: float = 5.0
     same_speed: float = 0.05  # 8-bit counts as fast as 4-bit when it takes at most this share longer
 

@@ -31,9 +31,7 @@ UNSURE = replace(AFTER, confidence=0.3)
 
 
 def during(tokens: int, confidence: float | None, previous: int | None = None) -> Observation:
-    return Observation(
-        Moment.DURING, confidence, tokens, previous_tokens=tokens - 1 if previous is None else previous
-    )
+    return Observation(Moment.DURING, confidence, tokens, previous_tokens=tokens - 1 if previous is None else previous)
 
 
 def with_upstream(**changes: object) -> State:

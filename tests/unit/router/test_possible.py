@@ -98,8 +98,6 @@ def test_with_nothing_known_the_margin_still_has_to_fit() -> None:
 
 
 def test_what_the_request_itself_met_is_told_first() -> None:
-    everything = State(
-        link=LinkView(down=True), upstream=UpstreamView(admits=False, hops_left=0), budget_left=0.0
-    )
+    everything = State(link=LinkView(down=True), upstream=UpstreamView(admits=False, hops_left=0), budget_left=0.0)
     assert obstacle(case(replace(UNSURE, upstream_failed=True), state=everything)) is Reason.UPSTREAM_ERROR
     assert obstacle(case(UNSURE, state=everything)) is Reason.BREAKER_OPEN
