@@ -31,10 +31,8 @@ _IDLE_WAIT_S = 1.0
 class Batcher:
     """Runs jobs on the models they were tokenized for. Made and used in the event loop's thread."""
 
-    def __init__(
-        self, served: Served, slots: int, max_queue: int, prefill_chunk: int, broken: Callable[[str], None]
-    ) -> None:
-        self._slots, self._max_queue, self._chunk = slots, max_queue, prefill_chunk
+    def __init__(self, served: Served, slots: int, max_queue: int, broken: Callable[[str], None]) -> None:
+        self._slots, self._max_queue = slots, max_queue
         self._broken = broken
         self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
@@ -152,7 +150,7 @@ class Batcher:
         for lane in self._lanes:
             if lane.served is wanted:
                 return lane
-        self._lanes.append(Lane(wanted, self._chunk, self._post))
+        self._lanes.append(Lane(wanted, self._post))
         return self._lanes[-1]
 
     def _retire(self) -> None:

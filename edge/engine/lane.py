@@ -45,9 +45,9 @@ class Running:
 class Lane:
     """The sequences of one Served. `post` takes the events they give."""
 
-    def __init__(self, served: Served, prefill_chunk: int, post: Post) -> None:
+    def __init__(self, served: Served, post: Post) -> None:
         self.served = served
-        self._chunk, self._post = prefill_chunk, post
+        self._post = post
         self._decoding: list[Running] = []
         self._prefilling: list[Running] = []  # the next in turn first
 
@@ -102,7 +102,7 @@ class Lane:
 
     def _prefill(self, sequence: Running) -> None:
         start = sequence.length
-        chunk = sequence.job.prompt_ids[start : start + self._chunk]
+        chunk = sequence.job.prompt_ids[start : start + self.served.steps.prefill_chunk]
         logits = self.served.steps.prefill(sequence.row, chunk, start)
         sequence.length += len(chunk)
         if sequence.length < len(sequence.job.prompt_ids):

@@ -69,7 +69,7 @@ class EngineService:
         """Loads the configured release. Raises NotFound, PreconditionFailed."""
         config = self._config
         model = await self._open(config.release_dir, config.precision, free_bytes=None)
-        self._batcher = Batcher(model.served, config.slots, config.max_queue, config.prefill_chunk, self._broken)
+        self._batcher = Batcher(model.served, config.slots, config.max_queue, self._broken)
         self._model = model
 
     def close(self) -> None:

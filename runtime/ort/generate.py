@@ -7,13 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from runtime.ort.sampling import Choice, Sampler, SamplingParams
 from runtime.ort.steps import Logits, StepModel
 
-_CHUNK = 128
 
-
-def prefill(model: StepModel, row: int, prompt_ids: Sequence[int], chunk: int = _CHUNK) -> Logits:
-    """Logits [V] after the whole prompt, taken in chunks. `prompt_ids` must not be empty."""
+def prefill(model: StepModel, row: int, prompt_ids: Sequence[int], chunk: int | None = None) -> Logits:
+    """Logits [V] after the whole prompt, taken in chunks, as long as the model takes them unless told otherwise."""
     if not prompt_ids:
         raise ValueError("the prompt has no tokens")
+    chunk = chunk or model.prefill_chunk
     for start in range(0, len(prompt_ids), chunk):
         logits = model.prefill(row, prompt_ids[start : start + chunk], start)
     return logits

@@ -67,7 +67,6 @@ class OrtStepModel:
     """Prefill and decode steps over a pool of rows; satisfies runtime.ort.steps.StepModel."""
 
     def __init__(self, session: OrtSession, slots: int, capacity: int, prefill_chunk: int) -> None:
-        """`prefill_chunk` is the most tokens one prefill takes."""
         self._session = session
         self._pool = RowPool(session.row_shape, slots, capacity)
         self._options = onnxruntime.RunOptions()
@@ -89,13 +88,17 @@ class OrtStepModel:
         return self._pool.capacity
 
     @property
+    def prefill_chunk(self) -> int:
+        return self._prompt.shape[1]
+
+    @property
     def vocab_size(self) -> int:
         return self._session.vocab_size
 
     def prefill(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
         """See StepModel. At most `prefill_chunk` tokens at once."""
         count = len(token_ids)
-        if not 0 < count <= self._prompt.shape[1] or start + count > self.capacity:
+        if not 0 < count <= self.prefill_chunk or start + count > self.capacity:
             raise ValueError(f"{count} tokens from position {start} do not fit a chunk or a row")
         self._prompt[0, :count] = token_ids
         self._seqlens[0] = start + count - 1

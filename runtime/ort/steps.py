@@ -29,6 +29,11 @@ class StepModel(Protocol):
     def capacity(self) -> int: ...
 
     @property
+    def prefill_chunk(self) -> int:
+        """The most tokens one prefill takes."""
+        ...
+
+    @property
     def vocab_size(self) -> int: ...
 
     def prefill(self, row: int, token_ids: Sequence[int], start: int) -> Logits:

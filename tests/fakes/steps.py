@@ -46,6 +46,7 @@ class FakeSteps:
     break_at: int | None = None
     poison: int | None = None
     vocab_size: int = VOCABULARY
+    prefill_chunk: int = 4
 
     rows: list[list[int]] = field(default_factory=list)
     decode_batches: list[int] = field(default_factory=list)

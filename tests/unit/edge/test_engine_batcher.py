@@ -43,10 +43,10 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(steps: FakeSteps, slots: int = 4, max_queue: int = 16, chunk: int = 4) -> AsyncIterator[Bench]:
+async def bench(steps: FakeSteps, slots: int = 4, max_queue: int = 16) -> AsyncIterator[Bench]:
     broken: list[str] = []
     served = serve(steps)
-    batcher = Batcher(served, slots, max_queue, chunk, broken.append)
+    batcher = Batcher(served, slots, max_queue, broken.append)
     try:
         yield Bench(batcher, served, broken)
     finally:
@@ -237,7 +237,7 @@ async def test_a_request_that_waited_takes_the_precision_now_in_force() -> None:
 async def test_a_model_no_longer_in_force_is_let_go() -> None:
     served = serve(FakeSteps(slots=1))
     gone = weakref.ref(served.steps)
-    batcher = Batcher(served, 1, 0, 4, print)
+    batcher = Batcher(served, 1, 0, print)
     try:
         await collect(batcher.submit(job(served)))
         served = serve(FakeSteps(slots=1), precision=4)

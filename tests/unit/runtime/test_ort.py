@@ -1,0 +1,114 @@
+"""The real session over a small release: batching, chunks and moves change no token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from release.errors import ReleaseError
+from release.folder import Release, open_release
+from runtime.ort.generate import generate, prefill
+from runtime.ort.load import LoadedModel, load_model
+from runtime.ort.sampling import SamplingParams
+from runtime.ort.session import GraphError, OrtSession
+
+PROMPTS = ([3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6], [2])
+
+
+@pytest.fixture(scope="module")
+def release(tiny_release: Path) -> Release:
+    return open_release(tiny_release)
+
+
+@pytest.fixture(scope="module", params=[4, 8])
+def model(release: Release, request: pytest.FixtureRequest) -> LoadedModel:
+    return load_model(release, request.param, slots=4, capacity=128, prefill_chunk=64)
+
+
+def alone(model: LoadedModel, prompt: list[int], count: int = 12) -> list[int]:
+    return [choice.token for choice in generate(model.steps, prompt, count)]
+
+
+def test_a_ragged_batch_gives_the_tokens_each_row_gives_alone(model: LoadedModel) -> None:
+    reference = [alone(model, prompt) for prompt in PROMPTS]
+    answers = [[int(prefill(model.steps, row, prompt).argmax())] for row, prompt in enumerate(PROMPTS)]
+    for step in range(11):
+        lengths = [len(prompt) + step for prompt in PROMPTS]
+        logits = model.steps.decode([answer[-1] for answer in answers], lengths)
+        for answer, row in zip(answers, logits, strict=True):
+            answer.append(int(row.argmax()))
+    assert answers == reference
+
+
+def test_joining_a_running_batch_and_leaving_it_changes_nothing(model: LoadedModel) -> None:
+    first, second = alone(model, PROMPTS[0]), alone(model, PROMPTS[2])
+    steps = model.steps
+    a = [int(prefill(steps, 0, PROMPTS[0]).argmax())]
+    for i in range(3):
+        a.append(int(steps.decode([a[-1]], [len(PROMPTS[0]) + i])[0].argmax()))
+    b = [int(prefill(steps, 3, PROMPTS[2]).argmax())]
+    steps.move(3, 1, len(PROMPTS[2]))
+    for i in range(4):
+        logits = steps.decode([a[-1], b[-1]], [len(PROMPTS[0]) + 3 + i, len(PROMPTS[2]) + i])
+        a.append(int(logits[0].argmax()))
+        b.append(int(logits[1].argmax()))
+    steps.swap(0, 1, 64)
+    for i in range(4):  # the first has left; the second goes on in its row
+        b.append(int(steps.decode([b[-1]], [len(PROMPTS[2]) + 4 + i])[0].argmax()))
+    assert a == first[: len(a)]
+    assert b == second[: len(b)]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_a_prompt_in_chunks_gives_the_same_logits(model: LoadedModel, chunk: int) -> None:
+    prompt = list(np.random.default_rng(0).integers(3, 300, 50))
+    whole = model.steps.prefill(0, prompt, 0).copy()
+    # 8-bit activations are rounded per row, so a chunk border moves the last digits only.
+    assert np.abs(prefill(model.steps, 1, prompt, chunk) - whole).max() < 1e-3
+
+
+def test_rows_do_not_remember_who_was_there_before(model: LoadedModel) -> None:
+    fresh = alone(model, PROMPTS[1])
+    alone(model, PROMPTS[2], 60)
+    assert alone(model, PROMPTS[1]) == fresh
+
+
+def test_generation_ends_before_a_stop_token_and_at_a_full_row(model: LoadedModel) -> None:
+    tokens = alone(model, PROMPTS[0])
+    stop = next(token for token in tokens if token != tokens[0])
+    ended = [choice.token for choice in generate(model.steps, PROMPTS[0], 12, {stop})]
+    assert ended == tokens[: tokens.index(stop)]
+    assert len(list(generate(model.steps, [5] * 120, 100))) == 9
+    with pytest.raises(ValueError, match="fewer than 128"):
+        next(generate(model.steps, [5] * 128, 1))
+
+
+def test_equal_seeds_give_equal_answers(model: LoadedModel) -> None:
+    def sample(seed: int) -> list[int]:
+        return [c.token for c in generate(model.steps, PROMPTS[0], 12, (), SamplingParams(1.0, 0.9, 50, seed))]
+
+    assert sample(1) == sample(1) != sample(2)
+
+
+def test_the_precisions_are_different_weights_under_their_own_digests(release: Release) -> None:
+    four, eight = (load_model(release, bits, capacity=64) for bits in (4, 8))
+    assert (four.weight_digest, eight.weight_digest) == (release.weight_digest(4), release.weight_digest(8))
+    assert four.weight_digest != eight.weight_digest
+    prompt = PROMPTS[2]
+    assert np.abs(prefill(four.steps, 0, prompt) - prefill(eight.steps, 0, prompt)).max() > 1e-3
+
+
+def test_a_capacity_beyond_the_models_context_is_cut(release: Release) -> None:
+    assert load_model(release, 4, capacity=100_000).steps.capacity == 512
+
+
+def test_a_precision_the_release_lacks_is_refused(release: Release) -> None:
+    with pytest.raises(ReleaseError, match="no 2-bit"):
+        load_model(release, 2)
+
+
+def test_a_graph_that_is_none_is_refused() -> None:
+    with pytest.raises(GraphError, match="refuses the graph"):
+        OrtSession(b"no graph at all", {})
