@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol
 
@@ -84,8 +85,8 @@ class HostService:
         self._open += 1
         self._idle.clear()
         try:
-            async with self._admission.place(call.deadline) as waited_ms:
-                async for event in self._ask(request, call):
+            async with self._admission.place(call.deadline) as waited_ms, aclosing(self._ask(request, call)) as events:
+                async for event in events:
                     yield _with_queue_time(event, waited_ms)
         finally:
             self._open -= 1
@@ -101,7 +102,7 @@ class HostService:
                 f"the ranks of {self._config.served_name} are {self._ranks.state}{detail}; try again soon"
             )
 
-    async def _ask(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
+    async def _ask(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
         reachable = self._ranks.connection
         if reachable is None:
             # The group went down while the request waited.

@@ -1,0 +1,36 @@
+"""Which of the cloud's models a request means.
+
+    request.model          hops    answered by
+    served here            any     that model
+    empty                  any     the default model
+    not served here        > 0     the default model: an escalation names its edge's model, not ours
+    not served here        0       NotFound, naming what is served
+
+The default model is `default_model` of [gateway] or, when that is empty, the only model there is. With
+several models and no default an empty name is InvalidRequest, and an escalation NotFound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from wire.errors import InvalidRequest, NotFound, Unavailable
+
+
+def resolve_model(name: str, hops: int, served: Collection[str], default: str) -> str:
+    """The model to ask for. `served` are the names known, whether their hosts are up or not."""
+    if name in served:
+        return name
+    if not served:
+        raise Unavailable("no engine host has answered yet; try again soon")
+    names = ", ".join(sorted(served))
+    fallback = default or (next(iter(served)) if len(served) == 1 else "")
+    if name and not hops:
+        raise NotFound(f"no model {name!r} here; served are: {names}")
+    if not fallback:
+        if name:
+            raise NotFound(f"no model {name!r} here, and no default_model for escalations; served are: {names}")
+        raise InvalidRequest(f"name a model; served are: {names}")
+    if fallback not in served:
+        raise Unavailable(f"the default model {fallback!r} is served by no host that has answered; known are: {names}")
+    return fallback
