@@ -54,12 +54,14 @@ check: $(VENV)/.ready
 proto: $(VENV)/.ready
 	@bash protos/generate.sh $(BIN) .
 
+LOCK := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	--no-emit-package torch --no-emit-package weir-inference --no-annotate --custom-compile-command "make lock" --quiet
+
+# The roles' locks hold the versions of dev.lock, which are the ones that are tested.
 lock: $(VENV)/.ready
-	@for extras in "edge --extra edge" "cloud --extra cloud" "dev --all-extras --group dev"; do \
-	  set -- $$extras; name=$$1; shift; \
-	  $(BIN)/uv pip compile pyproject.toml $$@ --universal --python-version 3.11 --generate-hashes \
-	    --no-emit-package torch --no-emit-package weir-inference --no-annotate \
-	    --custom-compile-command "make lock" --quiet --output-file requirements/$$name.lock; \
+	$(LOCK) --all-extras --group dev --output-file requirements/dev.lock
+	@for role in edge gateway cloud; do \
+	  $(LOCK) --extra $$role --constraints requirements/dev.lock --output-file requirements/$$role.lock; \
 	done
 
 format: $(VENV)/.ready
