@@ -86,7 +86,7 @@ class EdgeConfig(Section):
     commit_rule: str = "end"
     commit_prefix_tokens: int = Field(8, ge=1, le=4096)  # for clients that stream
     threshold: Share | None = None  # a floor above what the release's calibration says
-    value_weight: Share = 0.05
+    value_weight: float = Field(1.0, ge=0, le=1_000)
     prefer_faster_upstream: bool = False
     escalations_per_minute: float | None = Field(None, ge=0)
 

@@ -1,0 +1,51 @@
+"""Puts a release or precision in force in the engine, one at a time, and tells how it went."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Protocol
+
+from edge.events import Activated, ActivationFailed, Sink
+from edge.ports import Clock
+from wire.deadline import Deadline
+from wire.errors import WeirError
+from wire.messages import ModelInfo
+from wire.service import Call, EngineControl
+
+_ACTIVATE_S = 120.0
+
+
+class Activatable(Protocol):
+    """Where the outcome is noted: edge.local.LocalState."""
+
+    @property
+    def served(self) -> ModelInfo | None: ...
+
+    async def refresh(self) -> None: ...
+
+
+class Activator:
+    """The only one that switches an engine; loops that want a switch take turns here."""
+
+    def __init__(self, engine: EngineControl, local: Activatable, sink: Sink, clock: Clock) -> None:
+        self._engine, self._local, self._sink, self._clock = engine, local, sink, clock
+        self._turn = asyncio.Lock()
+        self.switches = 0
+
+    async def put(self, directory: Path | None, release: str, precision: int, why: str) -> bool:
+        """Puts `precision` of a release in force (directory None: of the one that is). Says whether it is."""
+        async with self._turn:
+            try:
+                done = await self._engine.activate(
+                    "" if directory is None else str(directory), precision, Call(Deadline.after(_ACTIVATE_S))
+                )
+            except WeirError as error:
+                self._sink.emit(ActivationFailed(self._clock(), release, precision, why, error.message))
+                return False
+            await self._local.refresh()
+            self.switches += 1
+            self._sink.emit(
+                Activated(self._clock(), done.release, done.precision, done.weight_digest, done.load_ms, why)
+            )
+            return True

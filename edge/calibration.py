@@ -1,0 +1,79 @@
+"""The calibrators of the releases on this node, from their manifests, for this box's CPU class.
+
+A streaming client may name a commit point nobody fitted. Then the nearest fitted one stands in: the
+largest below it (more has been seen than it was fitted for), else the smallest above, else the
+calibrator of finished answers with half of the risk its threshold tolerates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields, replace
+
+from release.manifest import Calibration, Manifest
+from router.calibration import Choice, Fit, InForce, choose, in_force, prefix_rule
+from router.confidence import FEATURES, Calibrator
+
+
+def calibrator(entry: Calibration) -> Calibrator | None:
+    """The manifest's entry as the router's calibrator; None when it was fitted on other features."""
+    if entry.features != FEATURES:
+        return None
+    return Calibrator(**{part.name: getattr(entry, part.name) for part in fields(Calibrator)})
+
+
+class Calibrated:
+    """Satisfies edge.ports.Calibrations. Releases are added as they come."""
+
+    def __init__(self, cpu_class: str, manifests: Iterable[Manifest] = ()) -> None:
+        self._cpu_class = cpu_class
+        self._manifests: dict[str, Manifest] = {}
+        self._calibrators: dict[str, tuple[Calibrator, ...]] = {}
+        self._cache: dict[tuple[str, int, int | None], InForce] = {}
+        self.update(manifests)
+
+    def update(self, manifests: Iterable[Manifest]) -> None:
+        """Takes these releases as those on the node."""
+        self._manifests = {manifest.id: manifest for manifest in manifests}
+        self._calibrators = {
+            manifest.id: tuple(c for entry in manifest.calibrations if (c := calibrator(entry)) is not None)
+            for manifest in self._manifests.values()
+        }
+        self._cache.clear()
+
+    def manifest(self, release: str) -> Manifest | None:
+        return self._manifests.get(release)
+
+    def entry(self, release: str, precision: int) -> Calibration | None:
+        """The manifest's figures behind the end calibrator in force."""
+        manifest = self._manifests.get(release)
+        chosen = self.in_force(release, precision, None).end.calibrator
+        if manifest is None or chosen is None:
+            return None
+        return next((entry for entry in manifest.calibrations if entry.id == chosen.id), None)
+
+    def in_force(self, release: str, precision: int, commit_prefix: int | None) -> InForce:
+        key = (release, precision, commit_prefix)
+        if key not in self._cache:
+            if len(self._cache) > 4096:  # commit points are the clients' to name
+                self._cache.clear()
+            self._cache[key] = self._work_out(release, precision, commit_prefix)
+        return self._cache[key]
+
+    def _work_out(self, release: str, precision: int, commit_prefix: int | None) -> InForce:
+        known = self._calibrators.get(release, ())
+        force = in_force(known, precision, self._cpu_class, commit_prefix)
+        if commit_prefix is None or force.prefix.fit is not Fit.NONE:
+            return force
+        points = sorted(
+            int(c.commit_rule.removeprefix("prefix:"))
+            for c in known
+            if c.precision == precision and c.commit_rule.startswith("prefix:")
+        )
+        below = [point for point in points if point <= commit_prefix]
+        if points:
+            rule = prefix_rule(below[-1] if below else points[0])
+            return replace(force, prefix=choose(known, precision, self._cpu_class, rule))
+        if force.end.calibrator is None:
+            return force
+        return replace(force, prefix=Choice(force.end.calibrator, (1 + force.end.threshold) / 2, force.end.fit))

@@ -1,0 +1,313 @@
+"""The node's own InferenceService: the edge first, the upstream where the edge is not sure enough.
+
+    decide(BEFORE) ─▶ RUN ─▶ edge decodes ─▶ decide(DURING) at every piece ─▶ decide(AFTER)
+         │                                       │ COMMIT: show, edge to the end    │
+         └──────────▶ ESCALATE ◀─────────────────┴──────────────────────────────────┤
+                         │ upstream fails before anything was shown                 └▶ ANSWER
+                         └──────────▶ decide again: the edge's answer, degraded, or REFUSE
+
+Invariants. What a client saw is never taken back nor repeated: an edge answer that was committed
+goes on to its end, and an upstream answer that broke off after its first word is an error. A client
+whose commit rule is "end" sees nothing before the whole answer is there, so the upstream's answer
+is collected for it, and an upstream that dies halfway still leaves a degraded edge answer. A client
+that streams sees the upstream's words as they come. The upstream is asked once per request, the
+edge at most twice (again only after the upstream failed and the first try was cut short).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field, replace
+
+from edge.escalation import Escalator, as_generator
+from edge.events import EdgeFailed, EscalationFailed, Sink
+from edge.ports import Calibrations, Clock, Local, Outlook, Uniform
+from edge.provenance import edge_final, upstream_final, wire_reason
+from edge.refusal import refusal
+from edge.run import Attempt, Run, router_signals
+from router.calibration import InForce
+from router.decision import Action, Decision, Moment, Observation, Policy, State
+from router.decision import Request as Asked
+from router.events import Decided
+from router.policy import decide
+from wire.errors import (
+    Cancelled,
+    ContextTooLong,
+    DeadlineExceeded,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    Unavailable,
+    WeirError,
+)
+from wire.messages import Committed, Delta, Final, GenerateEvent, GenerateRequest, Tier
+from wire.service import Call, InferenceService
+from wire.validate import RequestLimits, check_request, commit_prefix
+
+_FINAL_FAULTS = (InvalidRequest, NotFound, Cancelled, DeadlineExceeded)
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeSettings:
+    """What one node's cascade goes by."""
+
+    node: str = "edge"
+    model: str = ""  # the served name; empty: whatever the engine serves
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    policy: Policy = field(default_factory=Policy)
+    commit_rule: str = "end"
+    max_output_tokens: int = 512
+    max_requests: int = 256
+    private_classes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeParts:
+    """What it is made of."""
+
+    engine: InferenceService
+    local: Local
+    upstream: InferenceService
+    outlook: Outlook
+    calibrations: Calibrations
+    sink: Sink
+    clock: Clock
+    uniform: Uniform
+
+
+class Cascade:
+    """Answers requests; `generate` alone (see edge.node for the whole InferenceService)."""
+
+    def __init__(self, parts: CascadeParts, settings: CascadeSettings) -> None:
+        self._parts, self._settings = parts, settings
+        self._escalator = Escalator(parts.upstream, parts.outlook, parts.local, parts.clock)
+        self._running = 0
+
+    @property
+    def running(self) -> int:
+        """Requests in this node now."""
+        return self._running
+
+    async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
+        """See InferenceService."""
+        run = self._begin(request, call)
+        with self._counted():
+            run.next = self._decide(run, Moment.BEFORE)
+            # Every stage sets what comes next, or None when the answer is out.
+            while (decision := run.next) is not None:
+                run.next = None
+                async with aclosing(self._stage(run, decision)) as events:
+                    async for event in events:
+                        yield event
+
+    def _stage(self, run: Run, decision: Decision) -> AsyncGenerator[GenerateEvent, None]:
+        match decision.action:
+            case Action.RUN:
+                return self._edge(run)
+            case Action.ESCALATE:
+                return self._upstream(run, decision)
+            case Action.ANSWER:
+                return self._answer(run, decision)
+        raise refusal(run, decision)
+
+    # --- the edge
+
+    async def _edge(self, run: Run) -> AsyncGenerator[GenerateEvent, None]:
+        """Lets the edge decode; yields only once it is committed."""
+        attempt = run.attempt = Attempt(self._parts.clock())
+        run.previous_tokens = 0
+        asked = replace(run.request, return_logprobs=True, return_signals=True, draft=None)
+        try:
+            async with aclosing(as_generator(self._parts.engine.generate(asked, run.call))) as events:
+                async for event in events:
+                    if isinstance(event, Final):
+                        attempt.final, attempt.ended_at = event, self._parts.clock()
+                    if not isinstance(event, Delta):
+                        continue
+                    attempt.add(event, self._parts.clock())
+                    if run.committed is not None:
+                        for delta in run.shown([event]):
+                            yield delta
+                        continue
+                    decision = self._decide(run, Moment.DURING)
+                    if decision.action is Action.ESCALATE:
+                        run.next = decision
+                        return
+                    if decision.action is Action.COMMIT:
+                        run.committed = decision
+                        yield Committed(Tier.EDGE, wire_reason(decision.reason), run.request.request_id)
+                        for delta in run.shown(attempt.deltas):
+                            yield delta
+        except WeirError as error:
+            self._edge_broke(run, error)
+            return
+        finally:
+            attempt.ended_at = attempt.ended_at or self._parts.clock()
+        if attempt.final is None:
+            self._edge_broke(run, WeirError("the edge's answer broke off without an end"))
+            return
+        self._measured(attempt, attempt.final)
+        run.next = self._decide(run, Moment.AFTER)
+
+    def _edge_broke(self, run: Run, error: WeirError) -> None:
+        """Decides what follows a failed attempt; raises when nothing can."""
+        now = self._parts.clock()
+        if isinstance(error, _FINAL_FAULTS) and not isinstance(error, ContextTooLong):
+            raise error
+        self._parts.sink.emit(EdgeFailed(now, run.request.request_id, type(error).__name__, error.message))
+        if isinstance(error, Unavailable):
+            self._parts.local.failed()
+        if run.committed is not None:
+            raise error
+        run.edge_error = error
+        run.next = self._decide(run, Moment.AFTER)
+
+    def _measured(self, attempt: Attempt, final: Final) -> None:
+        first_s = None if attempt.first_at is None else attempt.first_at - attempt.began
+        self._parts.local.answered(final, first_s, (attempt.ended_at or attempt.began) - attempt.began)
+
+    async def _answer(self, run: Run, decision: Decision) -> AsyncGenerator[GenerateEvent, None]:
+        """The edge's answer, or what of it was not shown yet."""
+        attempt = run.answer
+        if attempt is None or attempt.final is None:
+            raise WeirError("decided to give an answer that is not there")
+        if run.committed is None:
+            yield Committed(Tier.EDGE, wire_reason(decision.reason), run.request.request_id)
+            for delta in run.shown(attempt.deltas):
+                yield delta
+        yield replace(
+            edge_final(run, attempt.final, decision, self._parts.clock()),
+            node=self._settings.node,
+        )
+
+    # --- the upstream
+
+    async def _upstream(self, run: Run, decision: Decision) -> AsyncGenerator[GenerateEvent, None]:
+        """The upstream's answer, as it comes or, for a client that waits for the end, as a whole."""
+        held: list[Delta] | None = [] if run.asked.commit_prefix is None else None
+        committed = False
+        reason = wire_reason(decision.reason)
+        try:
+            async with aclosing(self._escalator.events(run)) as events:
+                async for event in events:
+                    if isinstance(event, Delta) and held is not None:
+                        held.append(event)
+                        continue
+                    if not committed:
+                        committed = True
+                        yield Committed(run.upstream_tier, reason, run.request.request_id)
+                    if isinstance(event, Final):
+                        for delta in held or ():
+                            yield delta
+                        yield upstream_final(run, event, decision, self._parts.clock())
+                    else:
+                        yield event
+        except WeirError as error:
+            if committed or isinstance(error, Cancelled):
+                raise
+            self._upstream_broke(run, error)
+
+    def _upstream_broke(self, run: Run, error: WeirError) -> None:
+        """Decides again, now that the upstream is out of the question."""
+        now = self._parts.clock()
+        self._parts.sink.emit(EscalationFailed(now, run.request.request_id, type(error).__name__, error.message))
+        run.upstream_error = error
+        finished = run.answer is not None or run.edge_error is not None
+        run.next = self._decide(run, Moment.AFTER if finished else Moment.BEFORE)
+
+    # --- deciding
+
+    def _begin(self, request: GenerateRequest, call: Call) -> Run:
+        """Checks a request and gives it what it needs on its way. Raises WeirError."""
+        settings = self._settings
+        check_request(request, settings.limits)
+        call.deadline.check()
+        served = self._parts.local.served
+        name = settings.model or (served.name if served is not None else "")
+        if request.model and name and request.model != name:
+            raise NotFound(f"no model {request.model!r} here; this node serves {name!r}")
+        if self._running >= settings.max_requests:
+            raise Overloaded(f"{self._running} requests are in this node, which is the most; try again later")
+        request = replace(
+            request,
+            model=request.model or name,
+            request_id=request.request_id or uuid.uuid4().hex,
+            idempotency_key=request.idempotency_key or uuid.uuid4().hex,
+        )
+        rule = request.constraints.commit_rule or settings.commit_rule
+        return Run(request, call, self._asked(request, commit_prefix(rule)), self._parts.clock(), served)
+
+    def _asked(self, request: GenerateRequest, prefix: int | None) -> Asked:
+        settings = self._settings
+        needs = {"sample"} if not request.sampling.greedy else set()
+        if request.response_format is not None and request.response_format.type != "text":
+            needs.add("json_schema")
+        if request.return_logprobs:
+            needs.add("logprobs")
+        return Asked(
+            tier=request.constraints.tier.value,
+            private=request.context.request_class in settings.private_classes,
+            needs=frozenset(needs),
+            max_risk=request.constraints.max_risk,
+            value=1.0 if request.context.value is None else request.context.value,
+            commit_prefix=prefix,
+            max_tokens=min(request.sampling.max_tokens or settings.max_output_tokens, settings.max_output_tokens),
+            prompt_bytes=sum(len(m.content.encode()) for m in request.messages) + len(request.prompt.encode()),
+        )
+
+    def _decide(self, run: Run, moment: Moment) -> Decision:
+        parts, now = self._parts, self._parts.clock()
+        force = self._in_force(run, moment)
+        observation = self._observe(run, moment, force)
+        hops_left = self._settings.limits.max_hops - run.request.hops
+        state = State(
+            parts.outlook.link(), parts.outlook.view(hops_left), parts.local.view(), parts.outlook.budget_left()
+        )
+        policy = force.policy(self._settings.policy)
+        decision = decide(run.asked, observation, state, policy, now, parts.uniform())
+        run.previous_tokens = observation.tokens
+        if run.committed is None and (observation.confidence is not None or run.edge_confidence is None):
+            run.edge_confidence, run.threshold = observation.confidence, decision.threshold
+        if moment is not Moment.DURING or decision.action is not Action.CONTINUE:
+            parts.sink.emit(Decided(now, run.request.request_id, moment, decision))
+        return decision
+
+    def _in_force(self, run: Run, moment: Moment) -> InForce:
+        """The calibrators of what really answers: what the finished answer says, else what was served."""
+        final = run.attempt.final if run.attempt is not None else None
+        release = final.release if final is not None else run.served.release if run.served is not None else ""
+        precision = final.precision if final is not None else run.served.precision if run.served is not None else 0
+        prefix = run.asked.commit_prefix if moment is Moment.DURING else None
+        return self._parts.calibrations.in_force(release, precision, prefix)
+
+    def _observe(self, run: Run, moment: Moment, force: InForce) -> Observation:
+        attempt = run.attempt
+        calibrator = (force.prefix if moment is Moment.DURING else force.end).calibrator
+        confidence = None
+        if (
+            moment is not Moment.BEFORE
+            and attempt is not None
+            and attempt.signals is not None
+            and calibrator is not None
+        ):
+            confidence = calibrator.confidence(router_signals(attempt.signals))
+        return Observation(
+            moment=moment,
+            confidence=confidence,
+            tokens=attempt.tokens if attempt is not None and moment is not Moment.BEFORE else 0,
+            edge_failed=run.edge_error is not None,
+            upstream_failed=run.upstream_error is not None,
+            deadline_left_s=run.call.deadline.remaining_s(),
+            previous_tokens=run.previous_tokens,
+            committed=run.committed,
+        )
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1

@@ -1,0 +1,14 @@
+"""`python -m edge.front JSON`: the front process. Started by the launcher."""
+
+from __future__ import annotations
+
+import sys
+
+from runtime.child import die_with_parent
+
+if __name__ == "__main__":
+    die_with_parent()
+    from edge.config import EdgeConfig
+    from edge.front.main import run
+
+    sys.exit(run(EdgeConfig.from_json(sys.argv[1])))

@@ -1,0 +1,116 @@
+"""Keeps the engine at the precision the router plans: plan, and switch when the plan changed.
+
+Speeds are those measured on this box; a precision that has not run yet is assumed to be as much
+slower or faster than the other as the ratios below say. Escalation share and expected error come
+from the release's calibration. A failed switch counts as a change, so that the dwell time keeps it
+from being tried over and over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from edge.activation import Activator
+from edge.calibration import Calibrated
+from edge.events import Sink
+from edge.local import LocalState
+from edge.ports import Clock, Outlook
+from router.events import PrecisionChanged, ThresholdsChanged
+from router.latency import LatencyEstimate
+from router.precision import (
+    PrecisionFigures,
+    PrecisionPlan,
+    PrecisionSettings,
+    Surroundings,
+    plan_precision,
+)
+
+# 8-bit against 4-bit on CPUs: decoding moves more bytes, prefill works on wider integers.
+_DECODE_RATIO = 1.34
+_PREFILL_RATIO = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionLoopSettings:
+    """How often to plan, and the plan's own settings."""
+
+    interval_s: float = 1.0
+    plan: PrecisionSettings = field(default_factory=PrecisionSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionParts:
+    """What the loop looks at and acts through. `both_fit` says whether memory holds both precisions."""
+
+    local: LocalState
+    outlook: Outlook
+    calibrated: Calibrated
+    activator: Activator
+    sink: Sink
+    clock: Clock
+    both_fit: Callable[[], bool]
+
+
+class PrecisionLoop:
+    """One per node."""
+
+    def __init__(self, parts: PrecisionParts, settings: PrecisionLoopSettings) -> None:
+        self._parts, self._settings = parts, settings
+        self._plan: PrecisionPlan | None = None
+        self._failed_at = -math.inf
+
+    @property
+    def plan(self) -> PrecisionPlan | None:
+        """The plan in force; None before the engine was ever there."""
+        return self._plan
+
+    async def run(self) -> None:
+        """Plans until cancelled."""
+        while True:
+            await self.step()
+            await asyncio.sleep(self._settings.interval_s)
+
+    async def step(self) -> None:
+        """Plans once, and switches where the engine is not at the plan's precision."""
+        parts, served = self._parts, self._parts.local.served
+        if served is None or not parts.local.available:
+            return
+        now = parts.clock()
+        before = self._plan or PrecisionPlan(served.precision, now)
+        figures = tuple(self._figures(served.release, bits) for bits in served.precisions_available)
+        around = Surroundings(parts.outlook.link(), parts.outlook.view(1), parts.both_fit())
+        plan = self._plan = plan_precision(before, figures, around, self._settings.plan, now)
+        if plan.bits != before.bits:
+            parts.sink.emit(PrecisionChanged(now, before.bits, plan))
+        if plan.bits == served.precision or now - self._failed_at < self._settings.plan.dwell_s:
+            return
+        if await parts.activator.put(None, served.release, plan.bits, f"{plan.reason}: {plan.text}"):
+            force = parts.calibrated.in_force(served.release, plan.bits, None)
+            parts.sink.emit(ThresholdsChanged(parts.clock(), plan.bits, force.end.threshold, force.prefix.threshold))
+        else:
+            self._failed_at = parts.clock()
+            self._plan = replace(plan, bits=served.precision, since=self._failed_at)
+
+    def _figures(self, release: str, bits: int) -> PrecisionFigures:
+        speed = self._speed(bits)
+        entry = self._parts.calibrated.entry(release, bits)
+        return PrecisionFigures(
+            bits,
+            math.nan if speed.first_token_s is None else speed.first_token_s,
+            math.nan if speed.per_token_s is None else speed.per_token_s,
+            math.nan if entry is None else entry.escalation_share,
+            math.nan if entry is None else entry.max_disagreement,
+        )
+
+    def _speed(self, bits: int) -> LatencyEstimate:
+        measured = self._parts.local.latency(bits)
+        if measured.first_token_s is not None and measured.per_token_s is not None:
+            return measured
+        other = self._parts.local.latency(12 - bits)  # of 4 and 8, the other one
+        if other.first_token_s is None or other.per_token_s is None:
+            return measured
+        power = 1 if bits == 8 else -1
+        return LatencyEstimate(other.first_token_s * _PREFILL_RATIO**power, other.per_token_s * _DECODE_RATIO**power)

@@ -1,0 +1,81 @@
+"""The Final of an answer: where all of it came from, with the time of every stage.
+
+Timings (ms): `edge_queue`, `edge_prefill`, `edge_decode` and whatever else the engine measured, each
+under `edge_`; `edge_total` as this node saw it; `upstream_first` and `upstream_total` around an
+escalation; the upstream's own stages under `cloud_` (or under its own names); `total`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edge.run import Run
+from router.decision import Decision
+from wire.messages import Final, Reason, Tier
+
+_OWN_PREFIXES = ("edge_", "cloud_", "gateway_", "upstream_", "rank_", "engine_")
+
+
+def edge_final(run: Run, final: Final, decision: Decision, now: float) -> Final:
+    """The Final of an answer the edge gave."""
+    return replace(
+        final,
+        tier=Tier.EDGE,
+        reason=wire_reason(decision.reason),
+        degraded=decision.degraded,
+        wanted_reason=None if decision.wanted_reason is None else wire_reason(decision.wanted_reason),
+        confidence=run.edge_confidence,
+        threshold=run.threshold,
+        timings_ms=_timings(run, now) | _prefixed(final, "edge_"),
+        draft_tokens_offered=0,
+        draft_status="",
+        hops=run.request.hops,
+        request_id=run.request.request_id,
+        signals=final.signals if run.request.return_signals else None,
+    )
+
+
+def upstream_final(run: Run, final: Final, decision: Decision, now: float) -> Final:
+    """The Final of an answer the upstream gave. Its own word on a degraded answer stands."""
+    own = final.tier is Tier.EDGE and final.degraded
+    edge = run.answer
+    timings = _timings(run, now) | _prefixed(final, "cloud_" if final.tier is Tier.CLOUD else "upstream_")
+    if edge is not None and edge.final is not None:
+        timings |= _prefixed(edge.final, "edge_")
+    return replace(
+        final,
+        reason=final.reason if own else wire_reason(decision.reason),
+        confidence=run.edge_confidence if run.edge_confidence is not None else final.confidence,
+        threshold=run.threshold if run.threshold is not None else final.threshold,
+        timings_ms=timings,
+        draft_tokens_offered=run.draft_offered,
+        draft_status=run.draft_status or final.draft_status,
+        hops=max(final.hops, run.request.hops + 1),
+        request_id=run.request.request_id,
+        signals=final.signals if run.request.return_signals else None,
+    )
+
+
+def wire_reason(reason: object) -> Reason:
+    """The wire's word for a router's reason."""
+    return Reason(str(reason))
+
+
+def _timings(run: Run, now: float) -> dict[str, float]:
+    timings = {"total": (now - run.began) * 1e3}
+    attempt = run.attempt
+    if attempt is not None:
+        timings["edge_total"] = ((attempt.ended_at or now) - attempt.began) * 1e3
+        if attempt.first_at is not None:
+            timings["edge_first"] = (attempt.first_at - attempt.began) * 1e3
+    if run.upstream_began is not None:
+        timings["upstream_total"] = ((run.upstream_ended_at or now) - run.upstream_began) * 1e3
+        if run.upstream_first_at is not None:
+            timings["upstream_first"] = (run.upstream_first_at - run.upstream_began) * 1e3
+    return timings
+
+
+def _prefixed(final: Final, prefix: str) -> dict[str, float]:
+    """A tier's own stages, told apart from ours."""
+    named = {name if name.startswith(_OWN_PREFIXES) else f"{prefix}{name}": ms for name, ms in final.timings_ms.items()}
+    return {name: ms for name, ms in named.items() if name not in ("edge_total", "upstream_total", "upstream_first")}

@@ -1,0 +1,44 @@
+"""The error behind a refusal: nobody could answer, and this is what stood in the way."""
+
+from __future__ import annotations
+
+from edge.run import Run
+from router.decision import Decision, Reason
+from wire.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable, WeirError
+
+_WAYS: dict[Reason, str] = {
+    Reason.OFFLINE: "the upstream cannot be reached",
+    Reason.BREAKER_OPEN: "the upstream failed lately and is left alone for a moment",
+    Reason.UPSTREAM_ERROR: "the upstream failed",
+    Reason.EDGE_ONLY: "the request allows the edge alone",
+    Reason.PRIVACY: "the request must not leave this node",
+    Reason.CAPABILITY: "no tier in reach can serve it",
+}
+
+
+def refusal(run: Run, decision: Decision) -> WeirError:
+    """What the caller is told. A fault of the request itself comes before everything else."""
+    for error in (run.edge_error, run.upstream_error):
+        if isinstance(error, InvalidRequest):
+            return error
+    if decision.reason is Reason.DEADLINE:
+        return DeadlineExceeded("too little time is left to answer; allow more, or ask for fewer tokens")
+    if decision.reason is Reason.BUDGET:
+        return Overloaded("no escalation is left in this node's budget, or the request passed too many nodes")
+    if isinstance(run.edge_error, Overloaded):
+        return run.edge_error
+    missing = run.asked.needs - _capabilities(run)
+    if run.edge_error is None and run.upstream_error is None and missing and run.served is not None:
+        return InvalidRequest(f"no tier in reach can serve what is asked: {', '.join(sorted(missing))}")
+    told = [_WAYS.get(decision.reason, str(decision.reason))]
+    if run.edge_error is not None:
+        told.append(f"the edge: {run.edge_error.message}")
+    elif decision.reason in (Reason.EDGE_ONLY, Reason.PRIVACY) or run.asked.tier != "cloud_only":
+        told.append("the edge's engine is not available")
+    if run.upstream_error is not None:
+        told.append(f"the upstream: {run.upstream_error.message}")
+    return Unavailable("; ".join(told) + "; try again")
+
+
+def _capabilities(run: Run) -> frozenset[str]:
+    return frozenset(run.served.capabilities) if run.served is not None else frozenset()

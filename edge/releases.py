@@ -1,0 +1,53 @@
+"""Which of the releases in a folder a node starts with, and where a named one lies."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from release.errors import ReleaseError
+from release.folder import Found, list_releases
+from release.manifest import BASE, PLANE_HI, PLANE_LO, graph_name
+
+_NUMBERS = re.compile(r"\d+")
+
+
+def start_with(root: Path, model: str) -> Found:
+    """The newest release of `model` in `root`; with an empty name there must be one model only.
+
+    Raises ReleaseError saying what lies there.
+    """
+    listing = list_releases(root)
+    if not listing.found:
+        broken = "; ".join(listing.broken.values())
+        raise ReleaseError(f"no release in {root}: {broken or 'build one with `weir quantize`'}")
+    names = sorted({found.manifest.name for found in listing.found})
+    matching = [found for found in listing.found if not model or found.manifest.name == model]
+    if not matching and len(listing.found) == 1:
+        return listing.found[0]  # `model` is then a served name of the operator's choice
+    if not matching:
+        raise ReleaseError(f"no release of {model!r} in {root}; there are {', '.join(names)}")
+    if not model and len(names) > 1:
+        raise ReleaseError(f"{root} holds releases of {', '.join(names)}; say which with `model`")
+    return max(matching, key=lambda found: (_age(found.manifest.version), found.manifest.id))
+
+
+def find(root: Path, release: str) -> Found | None:
+    """The release of that id in `root`; None when it is not there. Raises ReleaseError for no folder."""
+    return next((found for found in list_releases(root).found if found.manifest.id == release), None)
+
+
+def precisions_here(found: Found) -> tuple[int, ...]:
+    """The precisions whose graph and planes lie in the folder. A node may hold 4-bit alone."""
+    planes = {4: (PLANE_HI,), 8: (PLANE_HI, PLANE_LO)}
+    return tuple(
+        bits
+        for bits in found.manifest.precisions
+        if all((found.path / name).is_file() for name in (BASE, graph_name(bits), *planes[bits]))
+    )
+
+
+def _age(version: str) -> tuple[tuple[int, ...], bool]:
+    """For comparing semantic versions: numbers first, and a pre-release before its release."""
+    core, dash, _ = version.partition("-")
+    return tuple(int(number) for number in _NUMBERS.findall(core)), not dash
