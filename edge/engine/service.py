@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -25,6 +24,7 @@ from edge.engine.job import Ended, Job, Token
 from edge.engine.model import Model, open_model
 from router import confidence
 from runtime.ort.sampling import SamplingParams
+from runtime.version import weir_version
 from wire.errors import InvalidRequest, NotFound, NotSupported, Overloaded, Unavailable
 from wire.messages import (
     Activation,
@@ -56,7 +56,7 @@ class EngineService:
     def __init__(self, config: EngineConfig, broken: Callable[[str], None]) -> None:
         """`broken` is told when the model broke and the process must be replaced."""
         self._config, self._broken = config, broken
-        self._limits = RequestLimits()
+        self._limits, self._version = RequestLimits(), weir_version()
         self._model: Model | None = None
         self._batcher: Batcher | None = None
         self._here = 0
@@ -164,7 +164,7 @@ class EngineService:
         return Description(
             config.node,
             Tier.EDGE,
-            version=version("weir-inference"),
+            version=self._version,
             models=() if model is None else (model.info,),
             limits=Limits(
                 self._limits.max_prompt_bytes, config.slots + config.max_queue, config.max_queue, self._limits.max_hops
