@@ -77,7 +77,8 @@ def convert(path: Path, folder: Path) -> None:
         raise disk_full(folder)
     if done.returncode == -signal.SIGKILL:
         raise ConversionFailed(f"converting {path} was killed, most likely for want of memory: free some and try again")
-    raise ConversionFailed(f"converting {path} failed: {said[-1] if said else f'exit status {done.returncode}'}")
+    last = said[-1] if said else f"exit status {done.returncode}"
+    raise ConversionFailed(f"converting {path} failed: {last}. If the file may be cut short or damaged, fetch it anew")
 
 
 def _general(handle: BinaryIO) -> dict[str, str]:

