@@ -60,7 +60,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 -
 # The roles' locks hold the versions of dev.lock, which are the ones that are tested.
 lock: $(VENV)/.ready
 	$(LOCK) --all-extras --group dev --output-file requirements/dev.lock
-	@for role in edge gateway cloud; do \
+	@for role in edge gateway cloud quantize; do \
 	  $(LOCK) --extra $$role --constraints requirements/dev.lock --output-file requirements/$$role.lock; \
 	done
 
