@@ -55,7 +55,8 @@ class Group:
 
     `specs` is called before every start, so that each attempt can take fresh ports or sockets.
     `ready` is awaited after the start and returns once the group serves; it is cancelled when a
-    process exits first. `changed` is told of every state: starting, ready, down or stopped.
+    process exits first. `changed` is told of every state: starting, ready, down or stopped. A group
+    that is stopped has `grace_s` to end by itself; one that lost a process is killed at once.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class Group:
         ready: Callable[[], Awaitable[None]],
         changed: Callable[[str, str], None] | None = None,
         backoff: Backoff | None = None,
+        *,
+        grace_s: float = 5.0,
     ) -> None:
         self.name = name
         self.state = "starting"
@@ -72,6 +75,8 @@ class Group:
         self.restarts = 0
         self._specs, self._ready, self._changed = specs, ready, changed
         self._backoff = backoff or Backoff()
+        self._grace_s = grace_s
+        self._ready_at: float | None = None
         self._processes: list[asyncio.subprocess.Process] = []
 
     @property
@@ -82,19 +87,19 @@ class Group:
     async def run(self) -> None:
         """Keeps the group running until cancelled; then stops it."""
         delay = self._backoff.first_s
-        loop = asyncio.get_running_loop()
         try:
             while True:
-                began = loop.time()
+                self._ready_at = None
                 self._say("starting", "")
                 detail = await self._once()
+                if self._was_healthy():
+                    delay = self._backoff.first_s
                 self._say("down", detail)
-                delay = self._backoff.first_s if loop.time() - began > self._backoff.healthy_s else delay
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, self._backoff.most_s)
                 self.restarts += 1
         finally:
-            await self._stop(grace_s=5.0)
+            await self._stop(grace_s=0.0)
             self._say("stopped", "")
 
     async def _once(self) -> str:
@@ -108,6 +113,7 @@ class Group:
             try:
                 await asyncio.wait([ready, *exits], return_when=asyncio.FIRST_COMPLETED)
                 if ready.done() and not ready.cancelled() and ready.exception() is None:
+                    self._ready_at = asyncio.get_running_loop().time()
                     self._say("ready", "")
                     await asyncio.wait(exits, return_when=asyncio.FIRST_COMPLETED)
                 return self._obituary(specs, ready)
@@ -115,8 +121,17 @@ class Group:
                 for task in (ready, *exits):
                     task.cancel()
                 await asyncio.gather(ready, *exits, return_exceptions=True)
+        except asyncio.CancelledError:
+            await self._stop(self._grace_s)
+            raise
         finally:
             await self._stop(grace_s=0.0)
+
+    def _was_healthy(self) -> bool:
+        """Time spent starting is no health: a group that dies while starting is tried ever less often."""
+        if self._ready_at is None:
+            return False
+        return asyncio.get_running_loop().time() - self._ready_at > self._backoff.healthy_s
 
     def _obituary(self, specs: Sequence[ChildSpec], ready: asyncio.Future[None]) -> str:
         for spec, process in zip(specs, self._processes, strict=True):
@@ -132,17 +147,19 @@ class Group:
         )
 
     async def _stop(self, grace_s: float) -> None:
+        """Leaves no process behind; those still there after `grace_s`, for all of them together, are killed."""
         alive = [process for process in self._processes if process.returncode is None]
+        if grace_s and alive:
+            for process in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+            exits = [asyncio.ensure_future(process.wait()) for process in alive]
+            await asyncio.wait(exits, timeout=grace_s)
         for process in alive:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate() if grace_s else process.kill()
-        for process in alive:
-            try:
-                await asyncio.wait_for(process.wait(), grace_s or 5.0)
-            except TimeoutError:
+            if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
-                await process.wait()
+            await process.wait()
         self._processes = []
 
     def _say(self, state: str, detail: str) -> None:

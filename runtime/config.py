@@ -6,6 +6,7 @@ its name, its value and what is allowed. The environment is read once, here.
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
+from pydantic_settings.exceptions import SettingsError
 
 
 class ConfigError(ValueError):
@@ -73,6 +75,9 @@ def load(kind: type[S], file: Path | None = None, flags: Mapping[str, Any] | Non
         raise ConfigError(f"{unknown[0]} is not a setting of [{kind.section}]; known: {', '.join(kind.model_fields)}")
     try:
         value = Reader()
+    except SettingsError as error:
+        # Only a value with structure is parsed while it is read.
+        raise ConfigError(f'{prefix}*: {error}; a list is written in JSON, as \'["a", "b"]\'') from error
     except ValidationError as error:
         # Not `from error`: pydantic's message repeats whole inputs, secrets among them.
         raise ConfigError(_explain(kind, error)) from None
@@ -92,12 +97,23 @@ def _table(section: str, file: Path | None) -> Mapping[str, Any]:
             document = tomllib.load(handle)
     except FileNotFoundError as error:
         raise ConfigError(f"--config {file}: no such file") from error
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise ConfigError(f"--config {file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {file} is not valid TOML: {error}") from error
+    if section not in document:
+        _refuse_misspelt(section, list(document), file)
     table = document.get(section, {})
     if not isinstance(table, dict):
         raise ConfigError(f"--config {file}: [{section}] must be a table")
     return table
+
+
+def _refuse_misspelt(section: str, tables: list[str], file: Path) -> None:
+    """A table of almost this name would otherwise be passed over without a word."""
+    near = difflib.get_close_matches(section, tables, n=1, cutoff=0.75)
+    if near:
+        raise ConfigError(f"--config {file}: [{near[0]}] is not a section; did you mean [{section}]?")
 
 
 def _explain(kind: type[Section], error: ValidationError) -> str:
@@ -113,6 +129,9 @@ def _fault(kind: type[Section], location: tuple[int | str, ...], fault: str, mes
         return (
             f"[{kind.section}] {name} is missing; set it in the file or as WEIR_{kind.section.upper()}__{name.upper()}"
         )
+    if fault == "extra_forbidden":
+        # Its value is not shown: it may be a secret under a misspelt name.
+        return f"[{kind.section}] {name} is not a setting; known: {', '.join(kind.model_fields)}"
     setting = kind.model_fields.get(str(location[0])) if location else None
     secret = setting is not None and "Secret" in str(setting.annotation)
     return f"[{kind.section}] {name} = {'(hidden)' if secret else repr(given)}: {message}"
