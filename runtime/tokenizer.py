@@ -50,13 +50,16 @@ class Tokenizer:
         config: dict[str, Any],
         chat_template: str | None = None,
         stop_ids: Iterable[int] = (),
+        known: Tokenizer | None = None,
     ) -> None:
-        """`stop_ids` are further end tokens, as a generation configuration names them."""
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_buffer(tokenizer_json)
-        except Exception as error:  # the library raises nothing narrower
-            raise TokenizerError(f"tokenizer.json cannot be read: {error}") from error
+        """`stop_ids` are further end tokens, as a generation configuration names them.
+
+        `known` lends what it parsed where tokenizer.json is the same: parsing one holds the interpreter
+        lock for a few hundred milliseconds.
+        """
         self.digest = hashlib.sha256(tokenizer_json).hexdigest()
+        same = known is not None and known.digest == self.digest
+        self._tokenizer: tokenizers.Tokenizer = known._tokenizer if known and same else _parse(tokenizer_json)
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
         names = {name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
         ends = (self._tokenizer.token_to_id(text) for text in (names["eos_token"], *_ENDS_OF_TURN) if text)
@@ -65,7 +68,7 @@ class Tokenizer:
         self._names = {name: text for name, text in names.items() if text}
 
     @classmethod
-    def load(cls, folder: Path, stop_ids: Iterable[int] = ()) -> Tokenizer:
+    def load(cls, folder: Path, stop_ids: Iterable[int] = (), known: Tokenizer | None = None) -> Tokenizer:
         """Reads tokenizer.json, tokenizer_config.json and chat_template.jinja. Raises TokenizerError."""
         try:
             tokenizer_json = (folder / "tokenizer.json").read_bytes()
@@ -75,7 +78,7 @@ class Tokenizer:
             config = json.loads(_optional(folder / "tokenizer_config.json") or "{}")
         except json.JSONDecodeError as error:
             raise TokenizerError(f"{folder / 'tokenizer_config.json'} is not JSON: {error}") from error
-        return cls(tokenizer_json, config, _optional(folder / "chat_template.jinja"), stop_ids)
+        return cls(tokenizer_json, config, _optional(folder / "chat_template.jinja"), stop_ids, known)
 
     @property
     def has_chat_template(self) -> bool:
@@ -115,6 +118,13 @@ class Tokenizer:
         """Text of `token_ids`, without special tokens."""
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
         return text
+
+
+def _parse(tokenizer_json: bytes) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_buffer(tokenizer_json)
+    except Exception as error:  # the library raises nothing narrower
+        raise TokenizerError(f"tokenizer.json cannot be read: {error}") from error
 
 
 def _optional(path: Path) -> str | None:

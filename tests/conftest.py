@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.models import tiny_llama_folder
-
 
 @pytest.fixture(scope="session")
 def tiny_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A release folder, 4 and 8 bits, of a random Llama with a context of 512 tokens."""
-    from quantize.build import build_release
+    from tests import releases
 
-    folder = tmp_path_factory.mktemp("tiny")
-    build_release(tiny_llama_folder(folder / "hf"), folder / "release", name="tiny")
-    return folder / "release"
+    return releases.tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_release() -> Path:
+    """A release folder, 4 and 8 bits, of SmolLM2-135M-Instruct. For tests marked real_model."""
+    from tests import releases
+
+    return releases.smollm2()

@@ -73,10 +73,13 @@ class Model:
         return asked
 
 
-def open_model(config: EngineConfig, directory: Path, precision: int, free_bytes: int | None = None) -> Model:
+def open_model(
+    config: EngineConfig, directory: Path, precision: int, beside: Model | None = None, free_bytes: int | None = None
+) -> Model:
     """Verifies, loads and tries a release. Takes a while: not in the event loop.
 
-    `free_bytes` is the memory there is for it, None: do not look. Raises NotFound or PreconditionFailed.
+    `beside` is the model that serves meanwhile; `free_bytes` the memory there is, None: do not look.
+    Raises NotFound or PreconditionFailed.
     """
     try:
         if not directory.is_dir():
@@ -84,7 +87,7 @@ def open_model(config: EngineConfig, directory: Path, precision: int, free_bytes
         other = frozenset({graph_name(8), PLANE_LO}) if precision == 4 else frozenset({graph_name(4)})
         _demand_memory(directory, precision, free_bytes)
         release = open_release(directory, skip=other)
-        tokenizer = Tokenizer.load(directory, release.manifest.eos_token_ids)
+        tokenizer = Tokenizer.load(directory, release.manifest.eos_token_ids, beside.tokenizer if beside else None)
         return _load(config, release, precision, tokenizer)
     except (ReleaseError, GraphError, TokenizerError) as error:
         raise PreconditionFailed(str(error)) from error

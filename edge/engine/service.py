@@ -68,7 +68,7 @@ class EngineService:
     async def load(self) -> None:
         """Loads the configured release. Raises NotFound, PreconditionFailed."""
         config = self._config
-        model = await self._open(config.release_dir, config.precision, free_bytes=None)
+        model = await self._open(config.release_dir, config.precision)
         self._batcher = Batcher(model.served, config.slots, config.max_queue, self._broken)
         self._model = model
 
@@ -184,7 +184,7 @@ class EngineService:
             if (directory, precision) == (model.directory, model.info.precision):
                 return Activation(model.info.release, precision, model.info.weight_digest, 0.0)
             call.deadline.check()
-            fresh = await self._open(directory, precision, psutil.virtual_memory().available)
+            fresh = await self._open(directory, precision, model, psutil.virtual_memory().available)
             batcher.switch(fresh.served)
             self._model = fresh
             return Activation(fresh.info.release, precision, fresh.info.weight_digest, fresh.load_ms)
@@ -223,9 +223,12 @@ class EngineService:
             raise Unavailable("the engine is still loading its model; try again in a moment")
         return self._model, self._batcher
 
-    async def _open(self, directory: Path, precision: int, free_bytes: int | None) -> Model:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._loading, open_model, self._config, directory, precision, free_bytes)
+    async def _open(
+        self, directory: Path, precision: int, beside: Model | None = None, free_bytes: int | None = None
+    ) -> Model:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._loading, open_model, self._config, directory, precision, beside, free_bytes
+        )
 
 
 def _demand_plain_text(form: ResponseFormat | None) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,10 +46,12 @@ class Answer:
 
 @dataclass
 class Engine:
-    process: asyncio.subprocess.Process
+    """One running process and clients for it."""
+
+    process: subprocess.Popen[bytes]
+    config: EngineConfig
     inference: InferenceClient
     control: EngineControlClient
-    config: EngineConfig
 
     async def answer(self, request: GenerateRequest, seconds: float = 30.0) -> Answer:
         began = time.monotonic()
@@ -65,42 +68,61 @@ class Engine:
     async def status(self) -> EngineStatus:
         return await self.control.status(call(5))
 
-    async def until_ready(self) -> None:
-        end = time.monotonic() + START_S
-        while time.monotonic() < end and self.process.returncode is None:
-            with contextlib.suppress(Unavailable):
-                if (await self.status()).state == "ready":
-                    return
-            await asyncio.sleep(0.02)
-        raise AssertionError(f"the engine did not become ready (exit code {self.process.returncode})")
+    async def exit_code(self, within_s: float = 10.0) -> int:
+        return await asyncio.to_thread(self.process.wait, within_s)
 
 
-async def spawn(config: EngineConfig, environment: dict[str, str] | None = None) -> asyncio.subprocess.Process:
-    variables = {**os.environ, PARENT_VARIABLE: str(os.getpid()), **(environment or {})}
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "edge.engine", config.model_dump_json(), env=variables
-    )
+def start(config: EngineConfig) -> subprocess.Popen[bytes]:
+    """An engine process, not yet ready."""
+    variables = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+    return subprocess.Popen([sys.executable, "-m", "edge.engine", config.model_dump_json()], env=variables)
+
+
+@contextmanager
+def process(release: Path, **settings: object) -> Iterator[tuple[subprocess.Popen[bytes], EngineConfig]]:
+    """An engine process over `release`; ended when the block ends. See `connected`."""
+    # Not pytest's folder: a unix socket's path has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="weir-") as folder:
+        config = EngineConfig(socket=Path(folder) / "engine.sock", release_dir=release, **settings)  # type: ignore[arg-type]
+        running = start(config)
+        try:
+            yield running, config
+        finally:
+            running.terminate()
+            try:
+                running.wait(15)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                running.wait()
+
+
+@asynccontextmanager
+async def connected(running: tuple[subprocess.Popen[bytes], EngineConfig]) -> AsyncIterator[Engine]:
+    """Clients for an engine process, once it is ready."""
+    target = f"unix:{running[1].socket}"
+    inference, control = InferenceClient(target), EngineControlClient(target)
+    try:
+        engine = Engine(*running, inference, control)
+        await _until_ready(engine)
+        yield engine
+    finally:
+        await inference.close()
+        await control.close()
 
 
 @asynccontextmanager
 async def engine(release: Path, **settings: object) -> AsyncIterator[Engine]:
-    """An engine over `release`, ready; ended when the block ends."""
-    # Not pytest's folder: a unix socket's path has at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="weir-") as folder:
-        config = EngineConfig(socket=Path(folder) / "engine.sock", release_dir=release, **settings)  # type: ignore[arg-type]
-        process = await spawn(config)
-        target = f"unix:{config.socket}"
-        running = Engine(process, InferenceClient(target), EngineControlClient(target), config)
-        try:
-            await running.until_ready()
-            yield running
-        finally:
-            await running.inference.close()
-            await running.control.close()
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), 15)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+    """An engine process of its own, ready."""
+    with process(release, **settings) as running:
+        async with connected(running) as engine:
+            yield engine
+
+
+async def _until_ready(engine: Engine) -> None:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end and engine.process.poll() is None:
+        with contextlib.suppress(Unavailable):
+            if (await engine.status()).state in ("ready", "draining"):
+                return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"the engine did not become ready (exit code {engine.process.returncode})")
