@@ -18,6 +18,7 @@ _X86 = (
     ("x86-avx512", frozenset({"avx512f", "avx512bw"})),
     ("x86-avx2", frozenset({"avx2"})),
 )
+_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
 _ARM = (
     ("arm-i8mm", frozenset({"i8mm"})),
     ("arm-dotprod", frozenset({"asimddp"})),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cpu import cpu_class
+from runtime.cpu import cpu_class, native_bfloat16
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,13 @@ def test_the_best_known_class_is_named(tmp_path: Path, machine: str, line: str, 
 
 def test_a_box_that_tells_nothing_has_no_class(tmp_path: Path) -> None:
     assert cpu_class(tmp_path / "missing") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("flags : avx2 avx512f", False), ("flags : avx512_bf16", True), ("Features : asimd bf16", True), ("", False)],
+)
+def test_bfloat16_is_native_where_the_cpu_says_so(tmp_path: Path, line: str, expected: bool) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(f"{line}\n")
+    assert native_bfloat16(file) is expected
