@@ -1,7 +1,8 @@
 """Which release the edges should serve, per model, as the shared state says.
 
-Read from keys `active/<model>` holding {"release": id}. Fails open: while the store cannot be reached
-the last known releases stay in force, and `fault` says so and since when.
+Read from keys `active/<model>` holding {"release": id}, and of each active release which of the cloud's
+models it refers to. Fails open: while the store cannot be reached the last known releases stay in
+force, and `fault` says so and since when. One key that cannot be read costs that key only.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import json
 import logging
 import time
 from collections.abc import Mapping
+from urllib.parse import unquote
 
-from cloud.state.base import Entry, StateStore
+from cloud.releases import ACTIVE, known
+from cloud.state.base import Entry, StateStore, StoreUnavailable
 from wire.errors import WeirError
 
 _log = logging.getLogger("weir.gateway")
 
-PREFIX = "active/"
 POLL_S = 0.5
 
 
@@ -29,6 +31,7 @@ class ActiveReleases:
         self._failing_since: float | None = None
         self._error = ""
         self.releases: Mapping[str, str] = {}
+        self.cloud_models: Mapping[str, str] = {}  # edge model: the cloud's model its active release refers to
 
     @property
     def fault(self) -> str:
@@ -49,7 +52,9 @@ class ActiveReleases:
         if self._store is None:
             return
         try:
-            self.releases = await _read_all(self._store)
+            releases = await _read_all(self._store)
+            self.cloud_models = await self._references(self._store, releases)
+            self.releases = releases
         except WeirError as error:
             if self._failing_since is None:
                 self._failing_since = time.monotonic()
@@ -57,6 +62,20 @@ class ActiveReleases:
             self._error = error.message
             return
         self._failing_since = None
+
+    async def _references(self, store: StateStore, releases: Mapping[str, str]) -> dict[str, str]:
+        found = {}
+        for model, release in releases.items():
+            if self.releases.get(model) == release and model in self.cloud_models:
+                found[model] = self.cloud_models[model]
+                continue
+            try:
+                found[model] = (await known(store, model, release)).cloud_model
+            except StoreUnavailable:
+                raise
+            except WeirError as error:
+                _log.warning("active release %s of %s: %s", release, model, error.message)
+        return found
 
     async def close(self) -> None:
         if self._store is not None:
@@ -67,11 +86,11 @@ async def _read_all(store: StateStore) -> dict[str, str]:
     found: dict[str, str] = {}
     after = ""
     while True:
-        listing = await store.list(PREFIX, after=after)
+        listing = await store.list(ACTIVE, after=after)
         for entry in listing.entries:
             release = _release(entry)
             if release:
-                found[entry.key.removeprefix(PREFIX)] = release
+                found[unquote(entry.key.removeprefix(ACTIVE))] = release
         if not listing.more:
             return found
         after = listing.entries[-1].key

@@ -77,7 +77,8 @@ class GatewayService:
             )
         call.deadline.check()
         served = {info.name for info in self._pool.models()}
-        model = resolve_model(request.model, request.hops, served, self._config.default_model)
+        default, references = self._config.default_model, self._active.cloud_models
+        model = resolve_model(request.model, request.hops, served, default, references)
         return replace(request, model=model, hops=request.hops + 1, request_id=request.request_id or uuid.uuid4().hex)
 
     async def _answer(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
