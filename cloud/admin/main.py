@@ -45,7 +45,7 @@ def run(config: AdminConfig) -> int:
     try:
         return asyncio.run(_serve(config))
     except (ConfigError, OSError) as error:
-        print(f"weir admin: {error}", file=sys.stderr)  # noqa: T201 - before there is a server to ask
+        sys.stderr.write(f"admin: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
 
 

@@ -4,17 +4,18 @@ Keys, all with one {namespace} so that a cluster keeps them in one slot:
     meta     hash: format, revision, compacted        values   hash: key → value, live keys only
     names    zset, all scores 0: live keys in order   revs     zset: key → revision, live keys and tombstones
     expiry   zset: key → when it expires, in ms       dead     zset: key → revision, tombstones only
+    writes   hash: key → the token of its last write or delete, so that one sent twice is made once
 Revisions are microseconds, below 2^53, hence exact as scores. Time is the server's, one clock for all.
 """
 
 from __future__ import annotations
 
-KEY_NAMES = ("meta", "values", "names", "revs", "expiry", "dead")
+KEY_NAMES = ("meta", "values", "names", "revs", "expiry", "dead", "writes")
 FORMAT_VERSION = 1
 SWEEP_LIMIT = 500  # expired keys buried per call: bounds how long a script may hold the server
 
 _PRELUDE = f"""
-local META, VALUES, NAMES, REVS, EXPIRY, DEAD = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local META, VALUES, NAMES, REVS, EXPIRY, DEAD, WRITES = unpack(KEYS)
 local MAX_DEAD = tonumber(ARGV[1])
 local t = redis.call('TIME')
 local now_us = tonumber(t[1]) * 1000000 + tonumber(t[2])
@@ -50,7 +51,10 @@ local function forget()
   local excess = redis.call('ZCARD', DEAD) - MAX_DEAD
   if excess <= 0 then return end
   local oldest = redis.call('ZRANGE', DEAD, 0, excess - 1, 'WITHSCORES')
-  for i = 1, #oldest, 2 do redis.call('ZREM', REVS, oldest[i]) end
+  for i = 1, #oldest, 2 do
+    redis.call('ZREM', REVS, oldest[i])
+    redis.call('HDEL', WRITES, oldest[i])
+  end
   redis.call('HSET', META, 'compacted', whole(tonumber(oldest[#oldest])))
   redis.call('ZREMRANGEBYRANK', DEAD, 0, excess - 1)
 end
@@ -71,12 +75,13 @@ return {redis.call('HGET', VALUES, ARGV[2]), version}
 """
 )
 
-# ARGV: max_dead, key, expected or '', value, ttl in ms or '' → {1, version} or {0, current version}
+# ARGV: max_dead, key, token, expected or '', value, ttl in ms or '' → {1, version} or {0, current version}
 WRITE = (
     _PRELUDE
     + """
 sweep()
-local key, expected, value, ttl_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local key, token, expected, value, ttl_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+if redis.call('HGET', WRITES, key) == token then return {1, tonumber(redis.call('ZSCORE', REVS, key))} end
 local current = version_of(key)
 if expected ~= '' and tonumber(expected) ~= current then return {0, current} end
 local revision = next_revision()
@@ -84,6 +89,7 @@ redis.call('HSET', VALUES, key, value)
 redis.call('ZADD', NAMES, 0, key)
 redis.call('ZADD', REVS, whole(revision), key)
 redis.call('ZREM', DEAD, key)
+redis.call('HSET', WRITES, key, token)
 if ttl_ms == '' then
   redis.call('ZREM', EXPIRY, key)
 else
@@ -93,15 +99,18 @@ return {1, revision}
 """
 )
 
-# ARGV: max_dead, key, expected or '' → {1, whether it existed} or {0, current version}
+# ARGV: max_dead, key, token, expected or '' → {1, whether it existed} or {0, current version}
 DELETE = (
     _PRELUDE
     + """
 sweep()
-local current = version_of(ARGV[2])
-if ARGV[3] ~= '' and tonumber(ARGV[3]) ~= current then return {0, current} end
+local key, token, expected = ARGV[2], ARGV[3], ARGV[4]
+if redis.call('HGET', WRITES, key) == token then return {1, 1} end
+local current = version_of(key)
+if expected ~= '' and tonumber(expected) ~= current then return {0, current} end
 if current == 0 then return {1, 0} end
-bury(ARGV[2])
+bury(key)
+redis.call('HSET', WRITES, key, token)
 forget()
 return {1, 1}
 """

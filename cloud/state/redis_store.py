@@ -1,15 +1,16 @@
 """State in Redis (or Valkey), for gateways and admins on several machines.
 
 Every call is one Lua script and one round trip. Nothing waits longer than `timeout_s` in all, waiting
-for a connection included: an unreachable Redis costs a caller that time and an error, never a hang. Only
-reads are tried a second time, over a fresh connection, because those of the pool die with a restart of the
-server; a write whose answer got lost may have happened. Connections are bounded. What a failover can
-lose: docs/state.md.
+for a connection included: an unreachable Redis costs a caller that time and an error, never a hang. A
+call whose connection breaks is sent once more over a fresh one within that time, because the pool's die
+with a restart of the server; a token in every write lets the server tell that it had made it already.
+Connections are bounded. What a failover can lose: docs/state.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,7 +39,6 @@ from cloud.state.redis_scripts import CHANGES, DELETE, GET, KEY_NAMES, LIST, WRI
 
 MAX_CONNECTIONS = 16
 MAX_TOMBSTONES = 10_000
-_READS = frozenset({GET, LIST, CHANGES})
 
 
 class RedisStateStore:
@@ -89,7 +89,7 @@ class RedisStateStore:
 
     async def delete(self, key: str, expected: int | None = None) -> bool:
         check_key(key)
-        done, number = await self._run(DELETE, key, "" if expected is None else expected)
+        done, number = await self._run(DELETE, key, _token(), "" if expected is None else expected)
         if not done:
             raise VersionConflict(key, expected or 0, number)
         return bool(number)
@@ -124,7 +124,8 @@ class RedisStateStore:
 
     async def _write(self, key: str, expected: int | None, value: bytes, ttl_s: float | None) -> int:
         ttl_ms = "" if ttl_s is None else max(1, round(ttl_s * 1000))
-        done, version = await self._run(WRITE, key, "" if expected is None else expected, value, ttl_ms)
+        condition = "" if expected is None else expected
+        done, version = await self._run(WRITE, key, _token(), condition, value, ttl_ms)
         if not done:
             raise VersionConflict(key, expected or 0, version)
         return int(version)
@@ -147,6 +148,9 @@ class RedisStateStore:
             return await command(keys=self._keys, args=given)
         except ConnectionLost:
             await self._client.connection_pool.disconnect(inuse_connections=False)
-            if script not in _READS:
-                raise
             return await command(keys=self._keys, args=given)
+
+
+def _token() -> str:
+    """Names one write, however often it is sent."""
+    return secrets.token_hex(8)

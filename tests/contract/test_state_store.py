@@ -466,6 +466,63 @@ async def test_a_redis_that_lost_everything_never_reuses_a_version(tmp_path: Pat
         server.stop()
 
 
+async def test_idle_connections_that_died_with_a_restart_cost_no_caller_an_error(own_redis: RedisServer) -> None:
+    store = RedisStateStore(own_redis.url, timeout_s=5.0)
+    version = await store.set("k", b"1")
+    for change in ("write", "delete"):
+        await asyncio.gather(*(store.get("k") for _ in range(8)))  # several connections, all of them idle then
+        own_redis.kill()
+        own_redis.start()
+        if change == "write":
+            version = await store.compare_and_set("k", version, b"2")
+        else:
+            assert await store.delete("k", version)
+    await store.close()
+
+
+async def test_a_write_whose_answer_got_lost_is_made_once(own_redis: RedisServer) -> None:
+    """A relay that cuts the connection after the server's answer, before the caller sees it."""
+    cut = False
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal cut
+        back, forth = await asyncio.open_connection("127.0.0.1", own_redis.port)
+        closing = [writer, forth]
+
+        async def requests() -> None:
+            while data := await reader.read(65536):
+                forth.write(data)
+
+        async def answers() -> None:
+            nonlocal cut
+            while data := await back.read(65536):
+                if cut:
+                    cut = False
+                    break
+                writer.write(data)
+            for one in closing:
+                one.close()
+
+        await asyncio.gather(requests(), answers(), return_exceptions=True)
+
+    relaying = await asyncio.start_server(relay, "127.0.0.1", 0)
+    port = relaying.sockets[0].getsockname()[1]
+    store = RedisStateStore(f"redis://127.0.0.1:{port}/0", timeout_s=5.0)
+    direct = RedisStateStore(own_redis.url, timeout_s=5.0)
+    version = await store.compare_and_set("k", ABSENT, b"1")
+    cut = True
+    version = await store.compare_and_set("k", version, b"2")
+    assert not cut
+    entry = await direct.get("k")
+    assert entry is not None and (entry.value, entry.version) == (b"2", version)
+    cut = True
+    assert await store.delete("k", version)
+    assert not cut and await direct.get("k") is None
+    await store.close()
+    await direct.close()
+    relaying.close()
+
+
 async def test_nobody_listening_is_an_error_and_names_no_password(unused_tcp_port: int) -> None:
     store = RedisStateStore(f"redis://user:hunter2@127.0.0.1:{unused_tcp_port}/0")
     with pytest.raises(StoreUnavailable) as caught:
