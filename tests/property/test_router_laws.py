@@ -175,7 +175,6 @@ ALLOWED = {
 }
 
 
-@settings(max_examples=200)
 @given(SCENES, ANY_FLOAT, ANY_FLOAT)
 def test_total_and_deterministic(scene: Scene, now: float, uniform: float) -> None:
     """decide never raises, equal inputs give equal decisions, and an action fits its moment.
@@ -193,7 +192,6 @@ def test_total_and_deterministic(scene: Scene, now: float, uniform: float) -> No
     assert 0 <= decision.threshold <= 1
 
 
-@settings(max_examples=200)
 @given(SCENES, SHARE, SHARE)
 def test_a_higher_threshold_never_escalates_less(scene: Scene, one: float, other: float) -> None:
     """Whatever escalates under a threshold escalates under every higher one."""
@@ -203,7 +201,6 @@ def test_a_higher_threshold_never_escalates_less(scene: Scene, one: float, other
     assert lower.escalates <= higher.escalates
 
 
-@settings(max_examples=200)
 @given(SCENES, st.floats(-1, 10), st.none() | st.floats(-1, 10))
 def test_a_bigger_budget_never_escalates_less(scene: Scene, one: float, other: float | None) -> None:
     """Whatever escalates under a budget escalates under every bigger one, and without one."""
@@ -211,7 +208,6 @@ def test_a_bigger_budget_never_escalates_less(scene: Scene, one: float, other: f
     assert scene.known(budget_left=small).escalates <= scene.known(budget_left=big).escalates
 
 
-@settings(max_examples=200)
 @given(SCENES, st.floats(0, 1000), st.floats(0, 1000))
 def test_value_raises_never_lowers_escalation(scene: Scene, one: float, other: float) -> None:
     """Whatever escalates at one value escalates at every higher one, and no value escalates less than 1 does."""
@@ -220,7 +216,6 @@ def test_value_raises_never_lowers_escalation(scene: Scene, one: float, other: f
     assert scene.asked(value=1.0).escalates <= scene.asked(value=low).escalates
 
 
-@settings(max_examples=200)
 @given(SCENES, SHARE, SHARE)
 def test_less_tolerated_risk_never_escalates_less(scene: Scene, one: float, other: float) -> None:
     """Whatever escalates at a tolerated risk escalates at every smaller one, and max_risk only ever adds."""
@@ -229,7 +224,6 @@ def test_less_tolerated_risk_never_escalates_less(scene: Scene, one: float, othe
     assert scene.asked(max_risk=None).escalates <= scene.asked(max_risk=high).escalates
 
 
-@settings(max_examples=200)
 @given(SCENES, st.floats(0, 5))
 def test_a_deadline_is_never_exceeded_on_purpose(scene: Scene, left: float) -> None:
     """What escalates is predicted, from all that is known, to be answered in the time that is left."""
@@ -241,7 +235,6 @@ def test_a_deadline_is_never_exceeded_on_purpose(scene: Scene, left: float) -> N
         assert decision.numbers["upstream_s"] <= left
 
 
-@settings(max_examples=200)
 @given(SCENES, st.booleans())
 def test_what_must_stay_never_escalates(scene: Scene, private: bool) -> None:
     """edge_only and private requests never leave the node, whatever else holds."""
@@ -277,7 +270,6 @@ def test_what_cannot_escalate_does_not(scene: Scene) -> None:
     assert not any(each.escalates for each in blocked)
 
 
-@settings(max_examples=200)
 @given(SCENES, st.lists(MAYBE_SHARE, min_size=5, max_size=25), st.lists(STATES, max_size=2), st.integers(0, 9))
 def test_commit_is_never_followed_by_escalate(
     scene: Scene, confidences: list[float | None], states: list[State], prefix: int
@@ -297,7 +289,11 @@ def test_commit_is_never_followed_by_escalate(
 
 
 BREAKER_STEPS = st.lists(
-    st.tuples(st.sampled_from(["started", "succeeded", "failed", "abandoned", "wait"]), st.floats(0, 20)), max_size=60
+    st.tuples(
+        st.sampled_from(["started", "succeeded", "failed", "failed", "abandoned", "wait"]),
+        st.floats(-1, 1) | st.floats(0, 20),  # reports may come out of order
+    ),
+    max_size=60,
 )
 
 
@@ -312,18 +308,24 @@ def test_a_breaker_never_closes_without_a_success(steps: list[tuple[str, float]]
     breaker, now = Breaker(limits), 0.0
     for step, pause in steps:
         now += pause
-        before = breaker.at(now)
-        breaker = before if step == "wait" else getattr(before, step)(now)
+        if step == "started" and not breaker.admits(now):
+            continue
+        before = breaker
+        breaker = before.at(now) if step == "wait" else getattr(before, step)(now)
         if before.state is not BreakerState.CLOSED and breaker.state is BreakerState.CLOSED:
             assert step == "succeeded"
         if step == "failed":
             assert breaker.cooled_at >= before.cooled_at
-        assert 0 <= breaker.running_trials <= limits.trials + len(steps)
+        assert 0 <= breaker.running_trials <= limits.trials
         assert breaker.admits(now + limits.max_cooldown_s + limits.trial_timeout_s)
 
 
 NETWORK_STEPS = st.lists(
-    st.tuples(st.sampled_from(["round_trip", "transfer", "probe", "failed", "wait"]), st.floats(0, 20), ANY_FLOAT),
+    st.tuples(
+        st.sampled_from(["round_trip", "transfer", "probe", "failed", "failed", "failed"]),
+        st.floats(0, 1) | st.floats(0, 20),
+        st.floats(0.001, 5) | ANY_FLOAT,
+    ),
     max_size=30,
 )
 
@@ -347,6 +349,8 @@ def test_time_alone_makes_a_link_neither_fine_nor_dead(
             case "failed":
                 estimate = estimate.failed(now)
     early, late = (estimate.view(now + wait) for wait in sorted((one, other)))
+    if estimate.view(now).down:
+        assert late in (LinkView(down=True), LinkView()), "what went down comes back unknown"
     assert early.down or not late.down
     for figure in ("rtt_s", "rtt_var_s", "bytes_per_s"):
         assert getattr(late, figure) in (None, getattr(early, figure))

@@ -201,6 +201,7 @@ class TestThreshold:
         assert decided(AFTER, policy=replace(POLICY, directive_threshold=0.2)).threshold == 0.6
         assert decided(AFTER, replace(REQUEST, max_risk=0.05)).threshold == pytest.approx(0.95)
         assert decided(AFTER, replace(REQUEST, max_risk=0.9)).threshold == 0.6
+        assert decided(AFTER, replace(REQUEST, max_risk=0.9, value=2.0)).threshold == pytest.approx(0.8)
 
     def test_a_request_worth_twice_as_much_tolerates_half_the_risk(self) -> None:
         assert decided(AFTER, replace(REQUEST, value=2.0)).threshold == pytest.approx(0.8)
