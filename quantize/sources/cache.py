@@ -30,6 +30,7 @@ CHUNK_BYTES = 1 << 20
 _LOCK_WAIT_S = 3600.0
 _LOCK_POLL_S = 0.2
 _OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_OF_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Cache:
     @contextlib.contextmanager
     def locked(self, key: str, progress: Progress) -> Iterator[None]:
         """Waits, an hour at most, until no other process makes `key`."""
-        with out_of_space(self.root):
+        with disk_faults(self.root):
             (self.root / "locks").mkdir(parents=True, exist_ok=True)
             handle = (self.root / "locks" / f"{key}.lock").open("a")
         with handle:
@@ -66,7 +67,7 @@ class Cache:
         final = self.folder(key)
         draft = final.with_name(f".making-{key}")
         shutil.rmtree(draft, ignore_errors=True)
-        with out_of_space(self.root):
+        with disk_faults(self.root):
             draft.mkdir(parents=True)
             try:
                 yield draft
@@ -87,13 +88,17 @@ class Cache:
 
 
 @contextlib.contextmanager
-def out_of_space(place: Path) -> Iterator[None]:
-    """Turns the system's word for a full disk into ours."""
+def disk_faults(place: Path) -> Iterator[None]:
+    """Turns the system's words for a full or forbidden disk into ours."""
     try:
         yield
     except OSError as error:
         if error.errno in _OF_SPACE:
             raise disk_full(place) from error
+        if error.errno in _OF_RIGHTS:
+            raise SourceError(
+                f"{error.filename or place} cannot be written ({error.strerror}): set WEIR_CACHE to a folder that can"
+            ) from error
         raise
 
 

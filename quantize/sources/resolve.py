@@ -23,7 +23,7 @@ from pathlib import Path
 from quantize.progress import Progress, Silent
 from quantize.sources import folder as folders
 from quantize.sources import gguf, wheels
-from quantize.sources.cache import Cache, megabytes, out_of_space, sha256_of, write_json
+from quantize.sources.cache import Cache, disk_faults, megabytes, sha256_of, write_json
 from quantize.sources.catalogue import Catalogue, Entry, shipped
 from quantize.sources.errors import MirrorsOff, NoNetwork, UnknownModel
 from quantize.sources.hub import Hub, NoAnswer, Refused, Repository, chosen
@@ -83,7 +83,7 @@ class Sources:
     def _once(self, key: str, make: Callable[[], None]) -> Source:
         """Makes models/KEY unless it is there, with no other process at it."""
         if not self._cache.folder(key).is_dir():
-            with self._cache.locked(key, self._progress), out_of_space(self._cache.root):
+            with self._cache.locked(key, self._progress), disk_faults(self._cache.root):
                 if not self._cache.folder(key).is_dir():
                     make()
                     shutil.rmtree(self._cache.staging(key))

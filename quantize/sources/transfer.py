@@ -19,6 +19,7 @@ from quantize.sources.errors import NoNetwork, SourceError, WrongHash
 
 _ATTEMPTS = 5
 _FIRST_PAUSE_S = 0.2
+_PASSING = (429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ def _rest(client: httpx.Client, wanted: Wanted, part: Path, advance: Callable[[i
     if have:
         headers["Range"] = f"bytes={have}-"
     with client.stream("GET", wanted.url, headers=headers, follow_redirects=True) as response:
+        if response.status_code in _PASSING:
+            raise httpx.ReadError(f"the server answered {response.status_code}")
         if response.status_code not in (200, 206):
             raise SourceError(f"{wanted.name}: the server answered {response.status_code} {response.reason_phrase}")
         resumed = response.status_code == httpx.codes.PARTIAL_CONTENT

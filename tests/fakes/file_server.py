@@ -23,11 +23,16 @@ class Served:
 
 @dataclass(slots=True)
 class FileServer:
-    """`files` maps paths to contents. `cut` drops the next answer for a path after so many bytes; `hold`
-    keeps it waiting there until `released`; `mute` accepts requests and says nothing; `plain` ignores Range."""
+    """`files` maps paths to contents.
+
+    For a path: `status` is always answered; `busy` answers 503 so many times; `cut` drops the next answer
+    after so many bytes; `hold` keeps it waiting there until `released`. For all: `mute` accepts requests and
+    says nothing; `plain` ignores Range.
+    """
 
     files: dict[str, bytes] = field(default_factory=dict)
     status: dict[str, int] = field(default_factory=dict)
+    busy: dict[str, int] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
     hold: dict[str, int] = field(default_factory=dict)
     released: threading.Event = field(default_factory=threading.Event)
@@ -73,6 +78,12 @@ class _Handler(BaseHTTPRequestHandler):
         if state.mute:
             state.released.wait(_HOLD_AT_MOST_S)
             self.close_connection = True
+            return
+        if state.busy.get(path):
+            state.busy[path] -= 1
+            if not state.busy[path]:
+                del state.busy[path]
+            self.send_error(503)
             return
         content = state.files.get(path)
         if path in state.status or content is None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quantize.sources import resolve
 from quantize.sources.catalogue import shipped
+from quantize.sources.resolve import resolve
 from tests.fakes.progress import Recorder
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(600)]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from quantize.sources import Sources, resolve
 from quantize.sources.cache import Cache
 from quantize.sources.errors import BadModel, NoNetwork, UnknownArchitecture, UnknownModel, WrongHash
-from quantize.sources.hub import Hub, NoAnswer, Refused
+from quantize.sources.hub import Hub, NoAnswer, Refused, chosen
+from quantize.sources.resolve import Sources, resolve
 from tests.fakes import hub as fake
 from tests.fakes.file_server import FileServer
 from tests.fakes.progress import Recorder
@@ -23,7 +23,7 @@ from tests.models import tiny_llama_folder
 
 MODEL = "org/tiny-llama"
 WEIGHTS = fake.file_path(MODEL, "model.safetensors")
-PULL = "import sys; from quantize.sources import resolve; resolve(sys.argv[1])"
+PULL = "import sys; from quantize.sources.resolve import resolve; resolve(sys.argv[1])"
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +169,26 @@ def test_what_is_no_hub_counts_as_no_answer(server: FileServer) -> None:
         Hub(server.url).look_up("org/portal")
     with pytest.raises(Refused):
         Hub(server.url).look_up("org/none")
+
+
+def test_a_server_that_is_busy_is_asked_again(server: FileServer, tmp_path: Path) -> None:
+    path = fake.file_path(MODEL, "tokenizer.json")
+    server.busy[path] = 2
+    assert resolve(MODEL, None, environment(server, tmp_path)).folder.is_dir()
+    assert path not in server.busy
+
+
+def test_a_hub_with_several_gguf_files_is_asked_for_one(server: FileServer, tmp_path: Path) -> None:
+    folder = tmp_path / "ggufs"
+    folder.mkdir()
+    for name in ("a-Q4_0.gguf", "a-Q8_0.gguf", "README.md"):
+        (folder / name).write_bytes(b"x")
+    fake.add_model(server, "org/ggufs", folder)
+    repository = Hub(server.url).look_up("org/ggufs")
+    assert [file.name for file in chosen(repository, "a-Q8_0.gguf")] == ["a-Q8_0.gguf"]
+    with pytest.raises(BadModel, match=r"several GGUF files; name one as org/ggufs:FILE, of a-Q4_0.gguf, a-Q8_0.gguf"):
+        resolve("org/ggufs", None, environment(server, tmp_path / "cache"))
+    with pytest.raises(BadModel, match=r"holds no b.gguf; its GGUF files: a-Q4_0.gguf, a-Q8_0.gguf"):
+        resolve("org/ggufs:b.gguf", None, environment(server, tmp_path / "cache"))
+    with pytest.raises(BadModel, match=r"a-Q4_0.gguf is not a GGUF file"):
+        resolve("org/ggufs:a-Q4_0.gguf", None, environment(server, tmp_path / "cache"))

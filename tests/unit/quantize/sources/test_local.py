@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from quantize.sources import Source, Sources, resolve
-from quantize.sources.cache import Cache, out_of_space
-from quantize.sources.errors import BadModel, ConversionFailed, DiskFull, UnknownArchitecture, UnknownModel
+from quantize.sources.cache import Cache, disk_faults
+from quantize.sources.errors import BadModel, ConversionFailed, DiskFull, SourceError, UnknownArchitecture, UnknownModel
 from quantize.sources.gguf import read_header
 from quantize.sources.hub import Hub
+from quantize.sources.resolve import Source, Sources, resolve
 from quantize.sources.transfer import Wanted, fetch
 from tests.fakes.file_server import FileServer
 from tests.fakes.progress import Recorder
@@ -182,7 +182,7 @@ def test_a_disk_that_fills_up_keeps_what_has_arrived(small_disk: Path) -> None:
     ballast.write_bytes(bytes(100_000))
     with FileServer({"/file": content[:200_000]}).running() as server, httpx.Client() as client:
         wanted = Wanted(f"{server.url}/file", "file", 200_000)
-        with pytest.raises(DiskFull, match="what has arrived is kept"), out_of_space(small_disk):
+        with pytest.raises(DiskFull, match="what has arrived is kept"), disk_faults(small_disk):
             fetch(client, wanted, small_disk, lambda _: None)
         assert not (small_disk / "file").exists()
         arrived = (small_disk / "file.part").stat().st_size
@@ -198,3 +198,9 @@ def test_the_environment_chooses_cache_and_mirrors(tmp_path: Path) -> None:
         resolve("minilm-l6", None, environment)
     assert (tmp_path / "here" / "locks").is_dir()
     assert Cache.from_environment({}).root.name == "weir"
+
+
+def test_a_cache_that_cannot_be_made_says_so(qwen: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceError, match=r"cannot be written .*set WEIR_CACHE"):
+        pull(write_qwen2_gguf(qwen, tmp_path / "tiny.gguf"), tmp_path / "file" / "cache")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from quantize.sources import Sources
 from quantize.sources.cache import Cache
 from quantize.sources.catalogue import Catalogue, Entry, Wheel
 from quantize.sources.errors import BadModel, MirrorsOff, NoNetwork, WrongHash
 from quantize.sources.hub import Hub
+from quantize.sources.resolve import Sources
 from tests.fakes import hub as fake_hub
 from tests.fakes import package_index
 from tests.fakes.file_server import FileServer
