@@ -65,13 +65,14 @@ def _version(name: str) -> str | None:
 def _machine() -> dict[str, Any]:
     from edge.config import available_cpus
     from quantize.sources.cache import Cache
-    from runtime.cpu import cpu_class
+    from runtime.cpu import cpu_class, native_bfloat16
 
     cache = Cache.from_environment(os.environ).root
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": sys.executable,
-        "cpu_class": cpu_class() or "unknown: the most careful known threshold is used",
+        "cpu_class": cpu_class(),
+        "native_bfloat16": native_bfloat16(),
         "threads": available_cpus(),
         "cache": str(cache),
         "cache_exists": cache.is_dir(),
@@ -89,7 +90,7 @@ def _section(name: str, file: Path | None) -> dict[str, Any]:
     except ConfigError as error:
         try:
             # The rest is worth showing even where a role was never set up here.
-            loaded = load(kind, file, dict.fromkeys(_REQUIRED[name], "unset"))
+            loaded = load(kind, file, dict.fromkeys(_REQUIRED[name], "not-set-on-this-machine"))
         except ConfigError:
             return {"error": str(error)}
         values = _values(loaded.value, loaded.origin)

@@ -67,7 +67,7 @@ def serve_gateway(
     as_json: Json = False,
 ) -> None:
     """Serve the gateway in front of the engines. Needs no torch."""
-    require("cloud", "weir cloud serve", "torch", "transformers", "accelerate", "redis", "jinja2")
+    require("gateway", "weir cloud serve", "redis")
     from cloud.config import GatewayConfig
     from cloud.gateway.main import run
 
@@ -113,7 +113,7 @@ def serve_admin(
     as_json: Json = False,
 ) -> None:
     """Serve the admin API. Its token is read from WEIR_ADMIN__TOKEN or the file, never from a flag."""
-    require("cloud", "weir admin serve", "torch", "transformers", "accelerate", "redis", "jinja2")
+    require("gateway", "weir admin serve", "redis")
     from cloud.admin.main import run
     from cloud.config import AdminConfig
 

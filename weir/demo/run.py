@@ -19,7 +19,7 @@ from weir.demo.acts import Play
 from weir.demo.processes import Troupe
 from weir.demo.questions import Catalogue, load
 from weir.demo.recipe import Prepared, prepare, prove_apart
-from weir.demo.scene import RANKS, stage
+from weir.demo.scene import RANKS, cloud_precision, stage
 from weir.demo.show import Show
 from weir.demo.summary import Outcome
 
@@ -50,7 +50,10 @@ def run(*, full: bool = False, picture: Path | None = None, quiet: bool = False)
     _say_calibration(show, prepared, catalogue)
     run_dir = _run_dir()
     outcome = Outcome(calibration=prepared.calibration(), run_dir=str(run_dir))
-    outcome.models = {"edge": prepared.manifest.id, "cloud": f"{prepared.cloud.name}, {RANKS} ranks"}
+    outcome.models = {
+        "edge": prepared.manifest.id,
+        "cloud": f"{prepared.cloud.name}, {cloud_precision()}, {RANKS} ranks",
+    }
     asyncio.run(_play(prepared, catalogue, show, outcome, run_dir))
     outcome.seconds = time.monotonic() - began
     return _end(outcome, show, picture or run_dir / "latency.png")
