@@ -4,7 +4,7 @@ Invariants: at most `slots` sequences hold rows, over all models together, and a
 more wait; a request past either is refused at once. Waiting requests are looked at between steps as
 well, so a deadline or a caller that left frees its place within one step. Events of a step cross to
 the event loop together, in one call. When the model breaks, every request fails as Unavailable and
-`broken` is told once: the process is to be replaced.
+`broken` is told once: the process is to be replaced. `retired` is told when a model was let go.
 
 Must not know: gRPC, tokenizers, releases.
 """
@@ -31,9 +31,17 @@ _IDLE_WAIT_S = 1.0
 class Batcher:
     """Runs jobs on the models they were tokenized for. Made and used in the event loop's thread."""
 
-    def __init__(self, served: Served, slots: int, max_queue: int, broken: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        served: Served,
+        slots: int,
+        max_queue: int,
+        broken: Callable[[str], None],
+        retired: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`broken` and `retired` are called in the event loop."""
         self._slots, self._max_queue = slots, max_queue
-        self._broken = broken
+        self._broken, self._retired = broken, retired
         self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
         # Shared by both threads, under the condition's lock.
@@ -155,7 +163,10 @@ class Batcher:
 
     def _retire(self) -> None:
         """Lets go of models that are no longer in force and have nothing left to do."""
-        self._lanes = [lane for lane in self._lanes if lane.active or lane.served is self._current]
+        kept = [lane for lane in self._lanes if lane.active or lane.served is self._current]
+        if len(kept) < len(self._lanes):
+            self._lanes = kept
+            self._loop.call_soon_threadsafe(self._retired)
 
     def _post(self, ticket: Ticket, event: Event) -> None:
         self._posted.append((ticket, event))

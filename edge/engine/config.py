@@ -18,11 +18,11 @@ class EngineConfig(BaseModel):
     precision: Literal[4, 8] = 8
     model: str = ""
     node: str = "edge"
-    threads: Annotated[int, Field(ge=1, le=256)] = 1
-    slots: Annotated[int, Field(ge=1, le=64)] = 4
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    slots: Annotated[int, Field(ge=1, le=256)] = 4
     context_length: Annotated[int, Field(ge=16, le=1 << 20)] = 2048
     max_queue: Annotated[int, Field(ge=0, le=65536)] = 64
-    max_output_tokens: Annotated[int, Field(ge=1)] = 512
+    max_output_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 512
     prefill_chunk: Annotated[int, Field(ge=1, le=4096)] = 128
     default_deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"

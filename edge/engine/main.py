@@ -14,6 +14,7 @@ from collections.abc import Callable
 import grpc.aio
 
 from edge.engine.config import EngineConfig
+from edge.engine.model import Opener, open_model
 from edge.engine.service import EngineService
 from wire.channel import bind, open_server
 from wire.errors import WeirError
@@ -29,7 +30,7 @@ _STOP_GRACE_S = 5.0
 _BROKEN_GRACE_S = 0.5
 
 
-async def serve(config: EngineConfig) -> int:
+async def serve(config: EngineConfig, opener: Opener = open_model) -> int:
     """Serves until a signal or a broken model; returns the exit code."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -40,7 +41,7 @@ async def serve(config: EngineConfig) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
-    service = EngineService(config, broken=lambda _detail: end(BROKEN))
+    service = EngineService(config, broken=lambda _detail: end(BROKEN), opener=opener)
     server = open_server()
     add_inference(server, service, config.default_deadline_s)
     add_engine_control(server, service, config.default_deadline_s)

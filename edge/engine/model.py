@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from edge.engine.config import EngineConfig
 from edge.engine.job import Served
@@ -71,6 +72,14 @@ class Model:
                 f"shorten the prompt or ask for at most {room} tokens"
             )
         return asked
+
+
+class Opener(Protocol):
+    """Opens a release for serving: `open_model`, or what stands in for it."""
+
+    def __call__(
+        self, config: EngineConfig, directory: Path, precision: int, beside: Model | None, free_bytes: int | None, /
+    ) -> Model: ...
 
 
 def open_model(

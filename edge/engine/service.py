@@ -16,13 +16,12 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
-
 from edge.engine.batcher import Batcher
 from edge.engine.config import EngineConfig
 from edge.engine.job import Ended, Job, Token
-from edge.engine.model import Model, open_model
+from edge.engine.model import Model, Opener, open_model
 from router import confidence
+from runtime import memory
 from runtime.ort.sampling import SamplingParams
 from runtime.version import weir_version
 from wire.errors import InvalidRequest, NotFound, NotSupported, Overloaded, Unavailable
@@ -53,9 +52,9 @@ _TOKENIZING_THREADS = 2
 class EngineService:
     """Satisfies wire.service.InferenceService and EngineControl. Starts without a model: see `load`."""
 
-    def __init__(self, config: EngineConfig, broken: Callable[[str], None]) -> None:
+    def __init__(self, config: EngineConfig, broken: Callable[[str], None], opener: Opener = open_model) -> None:
         """`broken` is told when the model broke and the process must be replaced."""
-        self._config, self._broken = config, broken
+        self._config, self._broken, self._opener = config, broken, opener
         self._limits, self._version = RequestLimits(), weir_version()
         self._model: Model | None = None
         self._batcher: Batcher | None = None
@@ -69,7 +68,7 @@ class EngineService:
         """Loads the configured release. Raises NotFound, PreconditionFailed."""
         config = self._config
         model = await self._open(config.release_dir, config.precision)
-        self._batcher = Batcher(model.served, config.slots, config.max_queue, self._broken)
+        self._batcher = Batcher(model.served, config.slots, config.max_queue, self._broken, self._retired)
         self._model = model
 
     def close(self) -> None:
@@ -184,7 +183,7 @@ class EngineService:
             if (directory, precision) == (model.directory, model.info.precision):
                 return Activation(model.info.release, precision, model.info.weight_digest, 0.0)
             call.deadline.check()
-            fresh = await self._open(directory, precision, model, psutil.virtual_memory().available)
+            fresh = await self._open(directory, precision, model, memory.free_bytes())
             batcher.switch(fresh.served)
             self._model = fresh
             return Activation(fresh.info.release, precision, fresh.info.weight_digest, fresh.load_ms)
@@ -223,11 +222,15 @@ class EngineService:
             raise Unavailable("the engine is still loading its model; try again in a moment")
         return self._model, self._batcher
 
+    def _retired(self) -> None:
+        if not self._draining:
+            self._loading.submit(memory.trim)
+
     async def _open(
         self, directory: Path, precision: int, beside: Model | None = None, free_bytes: int | None = None
     ) -> Model:
         return await asyncio.get_running_loop().run_in_executor(
-            self._loading, open_model, self._config, directory, precision, beside, free_bytes
+            self._loading, self._opener, self._config, directory, precision, beside, free_bytes
         )
 
 

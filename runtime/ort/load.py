@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from release.folder import Release, weight_digest
+from runtime.memory import trim
 from runtime.ort.session import GraphError, OrtSession, OrtStepModel
 
 
@@ -42,6 +43,7 @@ def load_model(
     capacity = min(capacity, release.manifest.architecture.context_length)
     steps = OrtStepModel(session, slots, capacity, min(prefill_chunk, capacity))
     _self_test(steps)
+    trim()
     return LoadedModel(steps, release.id, precision, digest, (time.monotonic() - began) * 1e3)
 
 
