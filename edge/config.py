@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from runtime.config import Section
 
@@ -80,7 +80,7 @@ class EdgeConfig(Section):
     upstream_key_file: Path | None = None
     probe_interval_s: Seconds = 2.0
     probe_bytes: int = Field(16 << 10, ge=0, le=256 << 10)
-    private_classes: tuple[str, ...] = ()  # request classes that must not leave the node
+    private_classes: Annotated[tuple[str, ...], NoDecode] = ()  # request classes that must not leave the node
 
     # When an answer is committed and when it is escalated.
     commit_rule: str = "end"
@@ -95,6 +95,12 @@ class EdgeConfig(Section):
     precision_hysteresis: Share = 0.1
     precision_dwell_s: float = Field(5.0, ge=0, le=86_400)
     precision_interval_s: Seconds = 1.0
+
+    @field_validator("private_classes", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """The environment and flags give one string: a,b."""
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @field_validator("http_address", "grpc_address", "upstream")
     @classmethod

@@ -13,7 +13,7 @@ from edge.run import Run
 from router.decision import Decision
 from wire.messages import Final, Reason, Tier
 
-_OWN_PREFIXES = ("edge_", "cloud_", "gateway_", "upstream_", "rank_", "engine_")
+_OWN_PREFIXES = ("edge_", "cloud_", "gateway_", "host_", "upstream_", "rank_", "engine_")
 
 
 def edge_final(run: Run, final: Final, decision: Decision, now: float) -> Final:

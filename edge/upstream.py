@@ -121,7 +121,7 @@ class UpstreamState:
     def on_exchange(self, exchange: Exchange) -> None:
         """Every finished call. Only Describe tells of the link alone: it waits for no work."""
         now = self._clock()
-        if exchange.method == "Describe":
+        if exchange.method.endswith("Describe"):
             if exchange.code in _UNREACHED:
                 self._move_network(self._network.failed(now))
             elif exchange.code == "OK":

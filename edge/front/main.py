@@ -224,4 +224,6 @@ def _http_settings(config: EdgeConfig) -> HttpSettings:
 def run(config: EdgeConfig) -> int:
     """Blocks until a signal; returns the exit code."""
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    for noisy in ("grpc", "asyncio", "uvicorn", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     return asyncio.run(serve(config))
