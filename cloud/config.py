@@ -6,6 +6,7 @@ default that fits a small machine.
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -52,8 +53,10 @@ class GatewayConfig(Section):
     @field_validator("engines", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        """The environment and flags give one string: host:port,host:port."""
+        """The environment and flags give one string: host:port,host:port, or a JSON list."""
         if isinstance(value, str):
+            if value.lstrip().startswith("["):
+                return json.loads(value)
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 

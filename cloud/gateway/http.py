@@ -50,7 +50,9 @@ class HttpServer:
         host, _, port = address.rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._listener: socket.socket | None = None
-        self._server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, ws="none"))
+        self._server = _Server(
+            uvicorn.Config(app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=2)
+        )
 
     def listen(self) -> None:
         """Binds the port. Raises OSError; uvicorn itself would exit the process."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 from datetime import timedelta
@@ -82,6 +83,8 @@ class _Digest(threading.Thread):
 def main() -> int:
     """Runs this rank until its loop ends; returns the exit status."""
     die_with_parent()
+    # A terminal's Ctrl-C reaches the whole group; the parent lets running answers finish first.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = RankSpec.decode(os.environ[SPEC_VARIABLE])
     rank = int(os.environ["RANK"])
     logging.basicConfig(level=spec.log_level.upper(), format=f"%(asctime)s rank{rank} %(name)s %(message)s")
