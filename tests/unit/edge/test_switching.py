@@ -1,0 +1,246 @@
+"""Following the upstream's active release, planning the precision, and the engine that comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge.activation import Activator
+from edge.calibration import Calibrated
+from edge.events import Activated, ActivationFailed, EngineChanged
+from edge.follow import Follower, FollowParts
+from edge.local import LocalState
+from edge.precision import PrecisionLoop, PrecisionLoopSettings, PrecisionParts
+from edge.releases import find, start_with
+from edge.upstream import UpstreamSettings, UpstreamState
+from release.errors import ReleaseError
+from release.folder import list_releases
+from release.manifest import MANIFEST_NAME, Manifest, write
+from router.events import PrecisionChanged
+from router.network import NetworkSettings
+from router.precision import PrecisionSettings
+from tests.fakes.engine_control import FakeControl
+from tests.fakes.inference import FakeInference
+from tests.fakes.node import Events, cloud, engine
+from tests.fakes.releases import write_release
+from tests.unit.edge.test_calibration import entry
+from wire.errors import PreconditionFailed, Unavailable
+from wire.messages import Final, Tier, Usage
+from wire.service import Exchange
+
+
+class Node:
+    """The parts that switch an engine, over fakes and a clock that is moved by hand."""
+
+    def __init__(self, root: Path, first: Manifest, **plan: object) -> None:
+        self.now = 100.0
+        self.events, self.above = Events(), cloud()
+        self.engine: FakeInference = engine()
+        self.engine.model = dataclasses.replace(
+            self.engine.model, name="tiny", release=first.id, precisions_available=(4, 8)
+        )
+        self.control = FakeControl(self.engine)
+        clock: Callable[[], float] = lambda: self.now  # noqa: E731
+        self.local = LocalState(self.engine, self.events, clock)
+        settings = UpstreamSettings("up:1", network=NetworkSettings(down_after=2))
+        self.state = UpstreamState(settings, self.events, clock)
+        self.calibrated = Calibrated("x86-vnni", [found.manifest for found in list_releases(root).found])
+        activator = Activator(self.control, self.local, self.events, clock)
+        self.follower = Follower(
+            FollowParts(self.above, self.state, self.local, self.calibrated, activator, self.events, clock, root),
+            1.0,
+        )
+        parts = PrecisionParts(self.local, self.state, self.calibrated, activator, self.events, clock, lambda: False)
+        self.loop = PrecisionLoop(parts, PrecisionLoopSettings(plan=PrecisionSettings(**plan)))  # type: ignore[arg-type]
+
+    def link(self, rtt_s: float, bytes_per_s: float) -> None:
+        """Lets the node measure such a link."""
+        self.now += 60  # older figures are forgotten
+        ms = rtt_s * 1e3
+        self.state.on_exchange(Exchange("Describe", 10, 100, ms, ms, "OK"))
+        self.state._move_network(self.state.network.transfer(1 << 20, (1 << 20) / bytes_per_s, self.now))
+
+    def cut(self) -> None:
+        for _ in range(2):
+            self.state.on_exchange(Exchange("Describe", 10, 0, None, 1.0, "UNAVAILABLE"))
+
+    def measure(self) -> None:
+        """Lets it measure both tiers: 4-bit 20 ms a token, the cloud 10 ms."""
+        answer = Final("stop", Usage(1, 11), Tier.EDGE, precision=4)
+        self.local.answered(answer, 0.1, 0.3)
+        self.state.succeeded(dataclasses.replace(answer, tier=Tier.CLOUD), 0.05, 0.15)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "releases"
+
+
+def calibrated_release(folder: Path, version: str) -> Manifest:
+    """4-bit escalates half of its requests, 8-bit a fifth; both err alike."""
+    manifest = write_release(folder, version=version)
+    entries = (entry("end", 0.5, 4, escalation_share=0.5), entry("end", 0.5, 8, escalation_share=0.2))
+    text = write(dataclasses.replace(manifest, calibrations=entries))
+    (folder / MANIFEST_NAME).write_text(text)
+    return list_releases(folder).found[0].manifest
+
+
+async def test_the_active_release_is_followed_and_a_missing_one_is_said_once(root: Path) -> None:
+    first, second = calibrated_release(root / "a", "1.0.0"), calibrated_release(root / "b", "1.1.0")
+    node = Node(root, first)
+    await node.local.refresh()
+    node.above.active_releases = {"tiny": "tiny@7.0.0+abcdefabcdef"}
+    for _ in range(3):
+        assert await node.follower.step()
+    failed = [event for event in node.events.seen if isinstance(event, ActivationFailed)]
+    assert len(failed) == 1
+    assert first.id in failed[0].message
+    assert node.control.asked == []
+    node.above.active_releases = {"tiny": second.id}
+    await node.follower.step()
+    assert node.control.asked == [(str(root / "b"), 8)]
+    assert node.local.served is not None
+    assert node.local.served.release == second.id
+    await node.follower.step()
+    assert len(node.control.asked) == 1
+
+
+async def test_a_release_that_arrives_later_is_followed_then(root: Path) -> None:
+    first = calibrated_release(root / "a", "1.0.0")
+    node = Node(root, first)
+    await node.local.refresh()
+    later = calibrated_release(root.parent / "elsewhere", "2.0.0")
+    node.above.active_releases = {"tiny": later.id}
+    await node.follower.step()
+    (root.parent / "elsewhere").rename(root / "c")
+    node.now += 11
+    await node.follower.step()
+    assert node.local.served is not None
+    assert node.local.served.release == later.id
+    assert node.calibrated.entry(later.id, 8) is not None
+
+
+async def test_a_release_that_cannot_be_loaded_is_tried_again_only_after_a_while(root: Path) -> None:
+    first, second = calibrated_release(root / "a", "1.0.0"), calibrated_release(root / "b", "1.1.0")
+    node = Node(root, first)
+    await node.local.refresh()
+    node.control.fail = PreconditionFailed("too little memory")
+    node.above.active_releases = {"tiny": second.id}
+    for _ in range(5):
+        await node.follower.step()
+    assert len(node.control.asked) == 1
+    node.now, node.control.fail = node.now + 11, None
+    await node.follower.step()
+    assert node.local.served is not None
+    assert node.local.served.release == second.id
+
+
+async def test_an_upstream_that_is_away_changes_nothing(root: Path) -> None:
+    node = Node(root, calibrated_release(root / "a", "1.0.0"))
+    await node.local.refresh()
+    node.above.fail_before = Unavailable("gone")
+    assert not await node.follower.step()
+    assert node.control.asked == []
+
+
+async def test_the_precision_follows_the_link(root: Path) -> None:
+    node = Node(root, calibrated_release(root / "a", "1.0.0"), dwell_s=5.0)
+    await node.local.refresh()
+    await node.loop.step()
+    assert node.control.asked == []  # nothing is known: what is, stays
+    node.measure()
+    node.link(0.005, 1e8)
+    await node.loop.step()
+    assert node.control.asked == [("", 4)]
+    assert node.local.served is not None
+    assert node.local.served.precision == 4
+    node.link(1.0, 2_000)
+    await node.loop.step()
+    assert node.control.asked == [("", 4), ("", 8)]
+    changes = [event for event in node.events.seen if isinstance(event, PrecisionChanged)]
+    assert [(change.before, change.plan.bits) for change in changes] == [(8, 4), (4, 8)]
+    assert changes[1].plan.text
+    done = [event for event in node.events.seen if isinstance(event, Activated)]
+    assert "escalating_is_dear" in done[1].why
+    for _ in range(3):
+        await node.loop.step()
+    assert len(node.control.asked) == 2
+
+
+async def test_a_dead_link_brings_eight_bits_home(root: Path) -> None:
+    node = Node(root, calibrated_release(root / "a", "1.0.0"))
+    await node.local.refresh()
+    node.measure()
+    node.link(0.005, 1e8)
+    await node.loop.step()
+    node.now += 6
+    node.cut()
+    await node.loop.step()
+    assert node.control.asked[-1] == ("", 8)
+
+
+async def test_a_switch_that_fails_is_not_tried_over_and_over(root: Path) -> None:
+    node = Node(root, calibrated_release(root / "a", "1.0.0"), dwell_s=5.0)
+    await node.local.refresh()
+    node.measure()
+    node.link(0.005, 1e8)
+    node.control.fail = PreconditionFailed("too little memory")
+    for _ in range(4):
+        await node.loop.step()
+    assert len(node.control.asked) == 1
+    assert node.loop.plan is not None
+    assert node.loop.plan.bits == 8
+
+
+async def test_an_engine_that_came_back_with_other_bits_is_put_right(root: Path) -> None:
+    node = Node(root, calibrated_release(root / "a", "1.0.0"), pinned=4)
+    await node.local.refresh()
+    await node.loop.step()
+    assert node.control.asked == [("", 4)]
+    node.engine.model = dataclasses.replace(node.engine.model, precision=8)
+    node.local.failed()
+    await node.loop.step()
+    assert len(node.control.asked) == 1  # nothing is asked of an engine that is away
+    await node.local.refresh()
+    await node.loop.step()
+    assert node.control.asked == [("", 4), ("", 4)]
+
+
+async def test_the_watch_notices_an_engine_that_goes_and_comes() -> None:
+    fake, events = engine(), Events()
+    local = LocalState(fake, events, time.monotonic)
+    watching = asyncio.create_task(local.watch())
+    async with asyncio.timeout(5):
+        while not local.available:
+            await asyncio.sleep(0.01)
+        fake.fail_before = Unavailable("killed")
+        local.failed()
+        assert not local.available
+        await asyncio.sleep(0.3)
+        fake.fail_before = None
+        while not local.available:
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    assert [event.available for event in events.seen if isinstance(event, EngineChanged)] == [True, False, True]
+
+
+def test_a_node_starts_with_the_newest_release_of_its_model(root: Path) -> None:
+    with pytest.raises(ReleaseError, match="not a folder"):
+        start_with(root, "")
+    write_release(root / "a", version="1.9.0")
+    write_release(root / "b", version="1.10.0")
+    write_release(root / "c", version="1.10.0-rc1")
+    assert start_with(root, "").manifest.version == "1.10.0"
+    other = write_release(root / "d", name="other")
+    with pytest.raises(ReleaseError, match="other, tiny"):
+        start_with(root, "")
+    assert start_with(root, "other").manifest.id == other.id
+    with pytest.raises(ReleaseError, match="no release of 'third'"):
+        start_with(root, "third")
+    assert find(root, other.id) is not None
+    assert find(root, "other@1.0.0+nothing") is None
