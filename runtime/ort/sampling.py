@@ -75,33 +75,39 @@ class Sampler:
         return Choice(token, logprob, max(entropy, 0.0), -float(shifted.max()))
 
     def _draw(self, shifted: Logits, random: np.random.Generator) -> int:
-        scaled = shifted.astype(np.float64) / self._params.temperature
-        ids = _candidates(scaled, self._params.top_k, self._params.top_p)
-        weights = np.exp(scaled[ids])
-        cumulated = weights.cumsum()
-        drawn = int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right"))
-        return int(ids[min(drawn, len(ids) - 1)])
+        params, scaled = self._params, shifted / np.float32(self._params.temperature)
+        if params.top_p >= 1 and params.top_k == 0:
+            return _drawn(scaled, random)
+        ids = _candidates(scaled, params.top_k, params.top_p)
+        return int(ids[_drawn(scaled[ids], random)])
 
 
-def _candidates(scaled: npt.NDArray[np.float64], top_k: int, top_p: float) -> npt.NDArray[np.intp]:
+def _drawn(scaled: Logits, random: np.random.Generator) -> int:
+    """An index, drawn with weights exp(scaled)."""
+    cumulated = np.exp(scaled).cumsum(dtype=np.float64)
+    index = int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right"))
+    return min(index, len(scaled) - 1)
+
+
+def _candidates(scaled: Logits, top_k: int, top_p: float) -> npt.NDArray[np.intp]:
     """Ids of the tokens that may be drawn: the top_k likeliest, of these the fewest that hold top_p."""
     size = len(scaled)
     k = min(top_k, size) if top_k > 0 else size
     if top_p >= 1:
-        return np.arange(size) if k == size else _likeliest(scaled, k)
-    total = float(np.exp(scaled).sum()) if k == size else None
+        return _likeliest(scaled, k)
+    # With top_k the mass is that of the k likeliest.
+    whole = scaled if k == size else scaled[_likeliest(scaled, k)]
+    wanted = top_p * float(np.exp(whole).sum(dtype=np.float64))
     count = min(k, _FIRST_CANDIDATES)
     while True:
         ids = _likeliest(scaled, count)
-        cumulated = np.exp(scaled[ids]).cumsum()
-        # With top_k the mass is that of the k likeliest, so all of them must be at hand.
-        whole = total if total is not None else float(np.exp(scaled[_likeliest(scaled, k)]).sum())
-        if cumulated[-1] >= top_p * whole or count >= k:
-            return ids[: int(np.searchsorted(cumulated, top_p * whole, side="left")) + 1]
+        cumulated = np.exp(scaled[ids]).cumsum(dtype=np.float64)
+        if cumulated[-1] >= wanted or count >= k:
+            return ids[: int(np.searchsorted(cumulated, wanted, side="left")) + 1]
         count = min(k, count * 8)
 
 
-def _likeliest(scaled: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp]:
+def _likeliest(scaled: Logits, count: int) -> npt.NDArray[np.intp]:
     """Ids of the `count` largest, largest first; ties by id, so that equal seeds repeat."""
     ids = np.arange(len(scaled)) if count >= len(scaled) else np.argpartition(scaled, -count)[-count:]
     ids.sort()
