@@ -1,0 +1,9 @@
+"""The engine process: weights, batching and decoding, served to the node over a unix socket.
+
+    service   what the node sees: validates, tokenizes off the event loop, names what answered
+    batcher   one decode thread: admission, deadlines, callers that leave, a broken model
+    lane      the sequences of one loaded model, in rows without holes
+    model     a release, verified and loaded
+
+Must not know: routing, upstreams, confidence, HTTP.
+"""
