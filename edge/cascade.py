@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from edge.escalation import Escalator, as_generator
 from edge.events import EdgeFailed, EscalationFailed, Sink
 from edge.ports import Calibrations, Clock, Local, Outlook, Uniform
-from edge.provenance import edge_final, upstream_final, wire_reason
+from edge.provenance import edge_committed, edge_final, upstream_committed, upstream_final
 from edge.refusal import refusal
 from edge.run import Attempt, Run, router_signals
 from router.calibration import InForce
@@ -42,7 +42,7 @@ from wire.errors import (
     Unavailable,
     WeirError,
 )
-from wire.messages import Committed, Delta, Final, GenerateEvent, GenerateRequest, Tier
+from wire.messages import Committed, Delta, Final, GenerateEvent, GenerateRequest
 from wire.service import Call, InferenceService
 from wire.validate import RequestLimits, check_request, commit_prefix
 
@@ -124,6 +124,8 @@ class Cascade:
                 async for event in events:
                     if isinstance(event, Final):
                         attempt.final, attempt.ended_at = event, self._parts.clock()
+                    if isinstance(event, Committed):
+                        attempt.release = event.release
                     if not isinstance(event, Delta):
                         continue
                     attempt.add(event, self._parts.clock())
@@ -137,7 +139,7 @@ class Cascade:
                         return
                     if decision.action is Action.COMMIT:
                         run.committed = decision
-                        yield Committed(Tier.EDGE, wire_reason(decision.reason), run.request.request_id)
+                        yield edge_committed(run, attempt, decision)
                         for delta in run.shown(attempt.deltas):
                             yield delta
         except WeirError as error:
@@ -174,7 +176,7 @@ class Cascade:
         if attempt is None or attempt.final is None:
             raise WeirError("decided to give an answer that is not there")
         if run.committed is None:
-            yield Committed(Tier.EDGE, wire_reason(decision.reason), run.request.request_id)
+            yield edge_committed(run, attempt, decision)
             for delta in run.shown(attempt.deltas):
                 yield delta
         yield replace(
@@ -188,7 +190,6 @@ class Cascade:
         """The upstream's answer, as it comes or, for a client that waits for the end, as a whole."""
         held: list[Delta] | None = [] if run.asked.commit_prefix is None else None
         committed = False
-        reason = wire_reason(decision.reason)
         try:
             async with aclosing(self._escalator.events(run)) as events:
                 async for event in events:
@@ -197,7 +198,7 @@ class Cascade:
                         continue
                     if not committed:
                         committed = True
-                        yield Committed(run.upstream_tier, reason, run.request.request_id)
+                        yield upstream_committed(run, event, decision)
                     if isinstance(event, Final):
                         for delta in held or ():
                             yield delta

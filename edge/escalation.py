@@ -101,7 +101,7 @@ class Escalator:
             # Read to the very end, so that the call ends as a success and not as one we left.
             while (event := await _next(events, call.deadline)) is not None:
                 if isinstance(event, Committed):
-                    run.upstream_tier = event.tier
+                    run.upstream_tier, run.upstream_release = event.tier, event.release
                     continue
                 if run.upstream_first_at is None:
                     run.upstream_first_at = self._clock()

@@ -9,11 +9,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edge.run import Run
+from edge.run import Attempt, Run
 from router.decision import Decision
-from wire.messages import Final, Reason, Tier
+from wire.messages import Committed, Delta, Final, Reason, Tier
 
 _OWN_PREFIXES = ("edge_", "cloud_", "gateway_", "host_", "upstream_", "rank_", "engine_")
+
+
+def edge_committed(run: Run, attempt: Attempt, decision: Decision) -> Committed:
+    """Said once, before anything of the edge's answer is shown."""
+    release = attempt.final.release if attempt.final is not None else attempt.release
+    return Committed(Tier.EDGE, wire_reason(decision.reason), run.request.request_id, release)
+
+
+def upstream_committed(run: Run, event: Delta | Final, decision: Decision) -> Committed:
+    """Said once, before anything of the upstream's answer is shown; `event` is the first of it."""
+    release = event.release if isinstance(event, Final) else run.upstream_release
+    return Committed(run.upstream_tier, wire_reason(decision.reason), run.request.request_id, release)
 
 
 def edge_final(run: Run, final: Final, decision: Decision, now: float) -> Final:

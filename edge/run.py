@@ -27,6 +27,7 @@ class Attempt:
     logprobs: list[float] = field(default_factory=list)
     signals: WireSignals | None = None
     final: Final | None = None
+    release: str = ""  # as the engine said before it said anything else
     first_at: float | None = None
     ended_at: float | None = None
 
@@ -64,6 +65,7 @@ class Run:
     upstream_first_at: float | None = None
     upstream_ended_at: float | None = None
     upstream_tier: Tier = Tier.CLOUD
+    upstream_release: str = ""
     draft_offered: int = 0
     draft_status: str = ""
     edge_confidence: float | None = None

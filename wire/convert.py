@@ -196,7 +196,10 @@ def event_out(event: m.GenerateEvent) -> bytes:
         case m.Committed():
             out = pb.GenerateEvent(
                 committed=pb.Committed(
-                    tier=tier_out(event.tier), reason=reason_out(event.reason), request_id=event.request_id
+                    tier=tier_out(event.tier),
+                    reason=reason_out(event.reason),
+                    request_id=event.request_id,
+                    release=event.release,
                 )
             )
         case m.Delta():
@@ -218,7 +221,8 @@ def event_in(data: bytes) -> m.GenerateEvent:
     x = parse(pb.GenerateEvent, data)
     match x.WhichOneof("event"):
         case "committed":
-            return m.Committed(tier_in(x.committed.tier), reason_in(x.committed.reason), x.committed.request_id)
+            c = x.committed
+            return m.Committed(tier_in(c.tier), reason_in(c.reason), c.request_id, c.release)
         case "delta":
             d = x.delta
             signals = _signals_in(d.signals) if d.HasField("signals") else None

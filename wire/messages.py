@@ -133,11 +133,12 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The answer's tier is settled; what follows is never taken back."""
+    """The answer's tier is settled; what follows is never taken back. `release` is empty where nobody said."""
 
     tier: Tier
     reason: Reason
     request_id: str = ""
+    release: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class RankService:
             async for event in events:
                 if not committed:
                     committed = True
-                    yield Committed(Tier.CLOUD, Reason.CLOUD_ONLY, request.request_id)
+                    yield Committed(Tier.CLOUD, Reason.CLOUD_ONLY, request.request_id, self._engine.model.release)
                 yield event
         finally:
             await events.aclose()  # type: ignore[attr-defined]

@@ -117,7 +117,7 @@ class EngineService:
                 event = await ticket.next()
                 if ttft is None:
                     ttft = time.monotonic() - began
-                    yield Committed(Tier.EDGE, Reason.EDGE_ONLY, request.request_id)
+                    yield Committed(Tier.EDGE, Reason.EDGE_ONLY, request.request_id, job.served.release)
                 if isinstance(event, Ended):
                     break
                 if event.text or request.return_logprobs or request.return_signals:

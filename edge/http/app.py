@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -152,9 +152,9 @@ class _Face:
     ) -> Response:
         events = _generator(self._service.generate(asked, call))
         first = await unless_gone(_next(events), request.receive)
-        headers = {}
+        headers: Mapping[str, str] = {}
         if isinstance(first, Committed):
-            headers = {"x-weir-tier": first.tier.value, "x-weir-reason": first.reason.value}
+            headers = chat.headers(first)
         usage = body.stream_options is not None and body.stream_options.include_usage
         return EventStream(_chunks(first, events, shape, usage), headers, call.deadline)
 

@@ -10,6 +10,7 @@ from typing import Any
 from edge.http.schema import ChatMessage, ChatRequest, Format
 from wire.errors import InvalidRequest
 from wire.messages import (
+    Committed,
     Constraints,
     Context,
     Final,
@@ -183,6 +184,7 @@ class Shape:
         return {"id": f"chatcmpl-{self.id}", "object": kind, "created": self.created, "model": self.model}
 
 
-def headers(final: Final) -> Mapping[str, str]:
-    """Provenance as response headers, for a whole answer."""
-    return {"x-weir-tier": final.tier.value, "x-weir-reason": final.reason.value, "x-weir-release": final.release}
+def headers(settled: Committed | Final) -> Mapping[str, str]:
+    """Provenance as response headers. The release is left out where nobody said it yet."""
+    known = {"x-weir-tier": settled.tier.value, "x-weir-reason": settled.reason.value}
+    return known | ({"x-weir-release": settled.release} if settled.release else {})

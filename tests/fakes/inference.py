@@ -58,7 +58,7 @@ class FakeInference:
         self.slots_used += 1
         done = False
         try:
-            yield Committed(self.tier, self.reason, request.request_id)
+            yield Committed(self.tier, self.reason, request.request_id, self.model.release)
             for index, word in enumerate(self.words):
                 await asyncio.sleep(self.step_s)
                 if self.fail_after is not None and index == self.fail_after[0]:

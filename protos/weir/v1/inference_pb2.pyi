@@ -365,17 +365,21 @@ class Committed(google.protobuf.message.Message):
     TIER_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    RELEASE_FIELD_NUMBER: builtins.int
     tier: Global___Tier.ValueType
     reason: Global___Reason.ValueType
     request_id: builtins.str
+    release: builtins.str
+    """of the tier that answers; empty from a peer that does not say so yet"""
     def __init__(
         self,
         *,
         tier: Global___Tier.ValueType = ...,
         reason: Global___Reason.ValueType = ...,
         request_id: builtins.str = ...,
+        release: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["reason", b"reason", "request_id", b"request_id", "tier", b"tier"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason", "release", b"release", "request_id", b"request_id", "tier", b"tier"]) -> None: ...
 
 Global___Committed: typing_extensions.TypeAlias = Committed
 

@@ -32,7 +32,7 @@ async def test_a_confident_answer_stays_on_the_edge() -> None:
     answer = await node.ask(request(request_id="r"))
     final = answer.final
     assert answer.text == EDGE_TEXT
-    assert answer.committed == Committed(Tier.EDGE, Reason.CONFIDENT, "r")
+    assert answer.committed == Committed(Tier.EDGE, Reason.CONFIDENT, "r", "m@1.0.0+e")
     assert (final.tier, final.reason, final.degraded, final.hops) == (Tier.EDGE, Reason.CONFIDENT, False, 0)
     assert final.confidence == pytest.approx(0.9)
     assert final.threshold == pytest.approx(0.6)
@@ -173,7 +173,7 @@ async def test_an_upstream_that_dies_halfway_through_a_stream_is_an_error_and_no
     answer = await node.ask(request(rule="prefix:4"))
     assert answer.text == "".join(CLOUD_WORDS[:3])
     assert isinstance(answer.error, Unavailable)
-    assert answer.committed.tier is Tier.CLOUD
+    assert (answer.committed.tier, answer.committed.release) == (Tier.CLOUD, "big@1.0.0+c")
 
 
 async def test_an_upstream_that_hangs_leaves_time_for_the_edges_answer() -> None:

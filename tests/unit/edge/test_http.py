@@ -89,6 +89,7 @@ async def test_events_are_single_lines_and_end_with_done() -> None:
     async with serving(FakeInference(words=("a\nb", "\r\n", "ü\u2028"))) as client:
         answer = await client.post("/v1/chat/completions", json={**BODY, "stream": True})
     assert answer.headers["x-weir-tier"] == "cloud"
+    assert answer.headers["x-weir-release"] == "fake@1.0.0+0"
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = answer.content.split(b"\n\n")
     assert events[-2:] == [b"data: [DONE]", b""]
