@@ -22,6 +22,7 @@ from router.latency import RTT_DEVIATIONS, known
 _RTT_WEIGHT = 1 / 8  # RFC 6298: alpha
 _VARIATION_WEIGHT = 1 / 4  # RFC 6298: beta
 _SHORTEST_S = 1e-6
+_MUCH = 2.0  # throughputs further apart than by this factor are unlike each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,15 @@ class NetworkEstimate:
     rtt_s: float | None = None
     rtt_var_s: float | None = None
     rtt_at: float = 0.0
+    last_rtt_s: float | None = None  # the newest sample
     bytes_per_s: float | None = None
+    last_bytes_per_s: float | None = None  # the newest sample
     throughput_at: float = 0.0
     failures: int = 0  # in a row
     failed_at: float = 0.0
     probed_at: float | None = None
     measured_at: float | None = None  # when a round trip was measured, or failed
-    doubted: bool = False  # a round trip was so unlike the others that the throughput must be looked at again
+    doubted: bool = False  # a sample was so unlike the others that the throughput must be looked at again
 
     def round_trip(self, seconds: float, now: float) -> NetworkEstimate:
         """After a round trip that carried next to nothing and waited for no work."""
@@ -82,34 +85,39 @@ class NetworkEstimate:
             doubted = self.doubted or abs(sample - self.rtt_s) > max(RTT_DEVIATIONS * self.rtt_var_s, self.rtt_s)
             variation = (1 - _VARIATION_WEIGHT) * self.rtt_var_s + _VARIATION_WEIGHT * abs(self.rtt_s - sample)
             rtt = (1 - _RTT_WEIGHT) * self.rtt_s + _RTT_WEIGHT * sample
-        return replace(self, rtt_s=rtt, rtt_var_s=variation, rtt_at=now, failures=0, measured_at=now, doubted=doubted)
+        measured = replace(self, rtt_s=rtt, rtt_var_s=variation, rtt_at=now, last_rtt_s=sample, measured_at=now)
+        return replace(measured, failures=0, doubted=doubted)
 
     def transfer(self, moved_bytes: int, seconds: float, now: float) -> NetworkEstimate:
         """After `moved_bytes` took `seconds` on the wire, round trip and waiting not counted.
 
-        The mean is geometric: links differ by orders of magnitude, and an arithmetic mean would take
-        a dozen transfers to believe that a wide link has become narrow.
+        The mean is geometric, since links differ by orders of magnitude. Two samples in a row that
+        are unlike it and like each other replace it: the link is another one.
         """
-        sample = known(seconds)
-        size = known(moved_bytes)
+        sample, size = known(seconds), known(moved_bytes)
         if sample is None or size is None or size < self.settings.min_transfer_bytes:
             return self.reached()
-        rate = size / max(sample, _SHORTEST_S)
+        newest = mean = size / max(sample, _SHORTEST_S)
+        doubted = False
         if self.bytes_per_s is not None and self._fresh(self.throughput_at, now):
-            weight = self.settings.throughput_weight
-            rate = math.exp((1 - weight) * math.log(self.bytes_per_s) + weight * math.log(rate))
-        return replace(self, bytes_per_s=rate, throughput_at=now, failures=0, doubted=False)
+            doubted = not _alike(newest, self.bytes_per_s)
+            before = self.last_bytes_per_s
+            if not (doubted and before is not None and _alike(newest, before)):
+                weight = self.settings.throughput_weight
+                mean = math.exp((1 - weight) * math.log(self.bytes_per_s) + weight * math.log(newest))
+        measured = replace(self, bytes_per_s=mean, last_bytes_per_s=newest, throughput_at=now)
+        return replace(measured, failures=0, doubted=doubted)
 
     def probe(self, padding_bytes: int, seconds: float, now: float) -> NetworkEstimate:
         """After a probe with that much padding was answered in `seconds`, the round trip included.
 
-        A padded probe tells throughput: what it took longer than an empty one. Where it took no
-        longer, all of its time counts, which tells the least that the link can carry.
+        A padded probe tells throughput: the padding took what it took longer than the last empty one.
+        Less than an eighth of the whole is noise, and counts as an eighth.
         """
         if padding_bytes < self.settings.min_transfer_bytes:
             return self.round_trip(seconds, now)
-        beyond_rtt = seconds - (self.rtt_s if self.rtt_s is not None else 0.0)
-        return self.transfer(padding_bytes, beyond_rtt if beyond_rtt > seconds / 4 else seconds, now)
+        # The last round trip rather than their mean, which lags behind when the delay has just changed.
+        return self.transfer(padding_bytes, max(seconds - (self.last_rtt_s or 0.0), seconds / 8), now)
 
     def reached(self) -> NetworkEstimate:
         """After the upstream was heard, with nothing measured."""
@@ -161,3 +169,7 @@ class NetworkEstimate:
 
     def _recent_failure(self, now: float) -> bool:
         return self.failures > 0 and now - self.failed_at <= self.settings.down_stale_after_s
+
+
+def _alike(one: float, other: float) -> bool:
+    return 1 / _MUCH <= one / other <= _MUCH
