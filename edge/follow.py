@@ -21,7 +21,7 @@ from edge.ports import Clock
 from edge.releases import find
 from edge.upstream import UpstreamState
 from release.errors import ReleaseError
-from release.folder import list_releases
+from release.listing import list_releases
 from wire.deadline import Deadline
 from wire.errors import WeirError
 from wire.messages import Description

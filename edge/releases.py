@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from release.errors import ReleaseError
-from release.folder import Found, list_releases
+from release.listing import Found, list_releases
 from release.manifest import BASE, PLANE_HI, PLANE_LO, graph_name
 
 _NUMBERS = re.compile(r"\d+")

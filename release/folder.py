@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from release.errors import CorruptRelease, ManifestError, ReleaseError
+from release.listing import read_manifest
 from release.manifest import (
     BASE,
     CHAT_TEMPLATE,
     CHUNK_BYTES,
-    MANIFEST_NAME,
     PLANE_HI,
     PLANE_LO,
     TOKENIZER,
@@ -32,14 +31,12 @@ from release.manifest import (
     Matrix,
     Tensor,
     graph_name,
-    read,
 )
 from release.planes import compose_blocks, compose_packed, unpackz
 
 Arrays = dict[str, NDArray[Any]]
 
 _READ_BYTES = 1 << 20
-_MOST_MANIFEST_BYTES = 16 << 20
 
 
 def describe_file(path: Path, chunk_bytes: int = CHUNK_BYTES) -> File:
@@ -188,21 +185,6 @@ def weight_digest(graph: bytes, arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def read_manifest(path: Path) -> Manifest:
-    """The manifest of a release folder."""
-    file = path / MANIFEST_NAME
-    try:
-        if file.stat().st_size > _MOST_MANIFEST_BYTES:
-            raise ManifestError(f"{file} is larger than {_MOST_MANIFEST_BYTES} bytes: not a manifest")
-        return read(file.read_bytes())
-    except FileNotFoundError as error:
-        raise ManifestError(f"{path} is not a release folder: it has no {MANIFEST_NAME}") from error
-    except NotADirectoryError as error:
-        raise ManifestError(f"{path} is not a folder") from error
-    except ManifestError as error:
-        raise ManifestError(f"{file}: {error}") from error
-
-
 def open_release(
     path: Path, *, verify: bool = True, skip: frozenset[str] = frozenset(), told: Callable[[int], None] | None = None
 ) -> Release:
@@ -220,41 +202,6 @@ def open_release(
         if told is not None:
             told(entry.bytes)
     return Release(path, manifest)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A release folder that could be read."""
-
-    path: Path
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What lies in a folder of releases; `broken` says of each unreadable one why."""
-
-    found: tuple[Found, ...]
-    broken: Mapping[str, str]
-
-
-def list_releases(root: Path) -> Listing:
-    """The releases in `root`: itself, or the folders in it. Reads manifests only; verifies no files."""
-    if (root / MANIFEST_NAME).is_file():
-        candidates = [root]
-    elif root.is_dir():
-        candidates = sorted(child for child in root.iterdir() if (child / MANIFEST_NAME).is_file())
-    else:
-        raise ReleaseError(f"{root} is not a folder: point to a release, or to a folder that holds releases")
-    found, broken = [], {}
-    for path in candidates:
-        if path.name.startswith("."):
-            continue  # still being built
-        try:
-            found.append(Found(path, read_manifest(path)))
-        except ReleaseError as error:
-            broken[str(path)] = str(error)
-    return Listing(tuple(found), broken)
 
 
 def _as_float32(array: NDArray[Any]) -> NDArray[Any]:

@@ -9,7 +9,8 @@ from typing import Protocol
 from edge.engine.config import EngineConfig
 from edge.engine.job import Served
 from release.errors import ReleaseError
-from release.folder import Release, open_release, read_manifest
+from release.folder import Release, open_release
+from release.listing import read_manifest
 from release.manifest import PLANE_LO, graph_name
 from runtime.ort.load import load_model
 from runtime.ort.session import GraphError

@@ -32,7 +32,7 @@ from edge.node import EdgeNode, NoUpstream
 from edge.precision import PrecisionLoop, PrecisionLoopSettings, PrecisionParts
 from edge.upstream import UpstreamSettings, UpstreamState
 from release.errors import ReleaseError
-from release.folder import list_releases
+from release.listing import list_releases
 from release.manifest import Manifest
 from router.breaker import BreakerSettings
 from router.decision import Policy

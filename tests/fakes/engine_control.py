@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from release.folder import read_manifest
+from release.listing import read_manifest
 from tests.fakes.inference import FakeInference
 from wire.errors import WeirError
 from wire.messages import Activation, EngineStatus

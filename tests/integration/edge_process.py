@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from release.folder import read_manifest
+from release.listing import read_manifest
 from release.manifest import MANIFEST_NAME, Calibration, Manifest, write
 from router.confidence import FEATURES
 

@@ -15,7 +15,7 @@ import httpx
 
 from cloud.releases import activate, register, summary
 from cloud.state.open import open_store
-from release.folder import read_manifest
+from release.listing import read_manifest
 from tests.integration.cloud_process import ask, free_port, running, soon
 from tests.integration.edge_process import calibrated_release, edge_process
 from tests.redis_server import RedisServer, require_redis

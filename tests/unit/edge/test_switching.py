@@ -19,7 +19,7 @@ from edge.precision import PrecisionLoop, PrecisionLoopSettings, PrecisionParts
 from edge.releases import find, start_with
 from edge.upstream import UpstreamSettings, UpstreamState
 from release.errors import ReleaseError
-from release.folder import list_releases
+from release.listing import list_releases
 from release.manifest import MANIFEST_NAME, Manifest, write
 from router.events import PrecisionChanged
 from router.network import NetworkSettings
