@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-MAX_CONNECTIONS = 256
+MAX_CONNECTIONS = 1024
 KEEP_ALIVE_S = 30
 STOP_S = 5
 
@@ -55,6 +55,11 @@ class HttpServer:
                 self._task.result()
                 raise OSError(f"the HTTP server at {self.address} ended while starting")
             await asyncio.sleep(0.005)
+
+    async def wait(self) -> None:
+        """Returns when the server has ended; raises what ended it."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
 
     async def stop(self) -> None:
         """Lets running requests finish for a few seconds, then cuts them."""

@@ -15,11 +15,12 @@ import sys
 
 from cloud.config import GatewayConfig
 from cloud.gateway.active import ActiveReleases
-from cloud.gateway.http import HttpServer, build_app
+from cloud.gateway.http import build_app
 from cloud.gateway.pool import EngineLink, EnginePool
 from cloud.gateway.service import GatewayService
 from cloud.state.open import open_store
 from runtime.config import ConfigError
+from runtime.http_server import HttpServer
 from wire.channel import bind, open_server
 from wire.grpc_client import EngineControlClient, InferenceClient
 from wire.grpc_server import HealthReporter, add_inference, add_unserved_fleet
@@ -50,15 +51,15 @@ async def _serve(config: GatewayConfig) -> int:
     add_unserved_fleet(server)
     health = HealthReporter(server, ("Inference", "Fleet"))
     http = HttpServer(build_app(service, config.node), config.http_address)
-    http.listen()
     try:
         bind(server, config.address)
         await health.set(False)
         await server.start()
+        await http.start()
         await _until_stopped(service, pool, active, health, http)
         await server.stop(_FINISH_S)
     finally:
-        http.close()
+        await http.stop()
         await active.close()
         for inference, control in clients:
             await inference.close()
@@ -81,7 +82,7 @@ async def _until_stopped(
         asyncio.create_task(pool.run(), name="pool"),
         asyncio.create_task(active.run(), name="active"),
         asyncio.create_task(_report(pool, health), name="health"),
-        asyncio.create_task(http.run(), name="http"),
+        asyncio.create_task(http.wait(), name="http"),
     ]
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -93,10 +94,8 @@ async def _until_stopped(
     finally:
         service.drain()
         await health.set(False)
-        http.stop()
-        for task in (*work[:3], stopped):
+        for task in (*work, stopped):
             task.cancel()
-        await asyncio.wait(work, timeout=2.0)
         await asyncio.gather(*work, return_exceptions=True)
 
 

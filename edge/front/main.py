@@ -21,15 +21,16 @@ import psutil
 
 from edge.activation import Activator
 from edge.calibration import Calibrated
-from edge.cascade import Cascade, CascadeParts, CascadeSettings
+from edge.cascade import Cascade
 from edge.config import EdgeConfig
 from edge.events import LogSink
 from edge.follow import Follower, FollowParts
 from edge.http.app import HttpSettings, make_app
-from edge.http.server import HttpServer
+from edge.judge import CascadeParts, CascadeSettings
 from edge.local import LocalState
 from edge.node import EdgeNode, NoUpstream
 from edge.precision import PrecisionLoop, PrecisionLoopSettings, PrecisionParts
+from edge.remembered import remember
 from edge.upstream import UpstreamSettings, UpstreamState
 from release.errors import ReleaseError
 from release.listing import list_releases
@@ -39,6 +40,7 @@ from router.decision import Policy
 from router.network import NetworkSettings
 from router.precision import PrecisionSettings
 from runtime.cpu import cpu_class
+from runtime.http_server import HttpServer
 from wire.channel import ClientTls, bind, open_server
 from wire.grpc_client import EngineControlClient, InferenceClient
 from wire.grpc_server import HealthReporter, add_inference, add_unserved_fleet
@@ -75,7 +77,8 @@ class Front:
         parts = CascadeParts(
             engine, self.local, self.upstream, self.state, calibrated, sink, clock, random.SystemRandom().random
         )
-        activator = Activator(control, self.local, sink, clock)
+        run_dir = config.engine_socket.parent
+        activator = Activator(control, self.local, sink, clock, lambda last: remember(run_dir, last))
         self.node = EdgeNode(Cascade(parts, settings), settings, self.local, self.state)
         planning = PrecisionParts(self.local, self.state, calibrated, activator, sink, clock, _both_fit(manifests))
         self.precision = PrecisionLoop(planning, _precision_settings(config))

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from edge.http.app import HttpSettings, make_app
-from edge.http.server import HttpServer
+from runtime.http_server import HttpServer
 from tests.fakes.inference import FakeInference
 from wire.errors import ContextTooLong, NotFound, Overloaded, Unavailable, WeirError
 from wire.messages import TierConstraint
