@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from edge.events import Activated, ActivationFailed, Sink
 from edge.ports import Clock
+from edge.remembered import InForce
 from wire.deadline import Deadline
 from wire.errors import WeirError
 from wire.messages import ModelInfo
@@ -28,8 +30,17 @@ class Activatable(Protocol):
 class Activator:
     """The only one that switches an engine; loops that want a switch take turns here."""
 
-    def __init__(self, engine: EngineControl, local: Activatable, sink: Sink, clock: Clock) -> None:
+    def __init__(
+        self,
+        engine: EngineControl,
+        local: Activatable,
+        sink: Sink,
+        clock: Clock,
+        remember: Callable[[InForce], None] = lambda _last: None,
+    ) -> None:
+        """`remember` is told what is in force now."""
         self._engine, self._local, self._sink, self._clock = engine, local, sink, clock
+        self._remember = remember
         self._turn = asyncio.Lock()
         self.switches = 0
 
@@ -43,6 +54,7 @@ class Activator:
             except WeirError as error:
                 self._sink.emit(ActivationFailed(self._clock(), release, precision, why, error.message))
                 return False
+            self._remember(InForce(done.release, done.precision))
             await self._local.refresh()
             self.switches += 1
             self._sink.emit(

@@ -19,19 +19,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from edge.escalation import Escalator, as_generator
-from edge.events import EdgeFailed, EscalationFailed, Sink
-from edge.ports import Calibrations, Clock, Local, Outlook, Uniform
+from edge.events import EdgeFailed, EscalationFailed
+from edge.judge import CascadeParts, CascadeSettings, Judge, asked
 from edge.provenance import edge_committed, edge_final, upstream_committed, upstream_final
 from edge.refusal import refusal
-from edge.run import Attempt, Run, router_signals
-from router.calibration import InForce
-from router.decision import Action, Decision, Moment, Observation, Policy, State
-from router.decision import Request as Asked
-from router.events import Decided
-from router.policy import decide
+from edge.run import Attempt, Run
+from router.decision import Action, Decision, Moment
 from wire.errors import (
     Cancelled,
     ContextTooLong,
@@ -43,38 +39,10 @@ from wire.errors import (
     WeirError,
 )
 from wire.messages import Committed, Delta, Final, GenerateEvent, GenerateRequest
-from wire.service import Call, InferenceService
-from wire.validate import RequestLimits, check_request, commit_prefix
+from wire.service import Call
+from wire.validate import check_request, commit_prefix
 
 _FINAL_FAULTS = (InvalidRequest, NotFound, Cancelled, DeadlineExceeded)
-
-
-@dataclass(frozen=True, slots=True)
-class CascadeSettings:
-    """What one node's cascade goes by."""
-
-    node: str = "edge"
-    model: str = ""  # the served name; empty: whatever the engine serves
-    limits: RequestLimits = field(default_factory=RequestLimits)
-    policy: Policy = field(default_factory=Policy)
-    commit_rule: str = "end"
-    max_output_tokens: int = 512
-    max_requests: int = 256
-    private_classes: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class CascadeParts:
-    """What it is made of."""
-
-    engine: InferenceService
-    local: Local
-    upstream: InferenceService
-    outlook: Outlook
-    calibrations: Calibrations
-    sink: Sink
-    clock: Clock
-    uniform: Uniform
 
 
 class Cascade:
@@ -82,6 +50,7 @@ class Cascade:
 
     def __init__(self, parts: CascadeParts, settings: CascadeSettings) -> None:
         self._parts, self._settings = parts, settings
+        self._judge = Judge(parts, settings)
         self._escalator = Escalator(parts.upstream, parts.outlook, parts.local, parts.clock)
         self._running = 0
 
@@ -94,7 +63,7 @@ class Cascade:
         """See InferenceService."""
         run = self._begin(request, call)
         with self._counted():
-            run.next = self._decide(run, Moment.BEFORE)
+            run.next = self._judge.decide(run, Moment.BEFORE)
             # Every stage sets what comes next, or None when the answer is out.
             while (decision := run.next) is not None:
                 run.next = None
@@ -118,9 +87,9 @@ class Cascade:
         """Lets the edge decode; yields only once it is committed."""
         attempt = run.attempt = Attempt(self._parts.clock())
         run.previous_tokens = 0
-        asked = replace(run.request, return_logprobs=True, return_signals=True, draft=None)
+        told = replace(run.request, return_logprobs=True, return_signals=True, draft=None)
         try:
-            async with aclosing(as_generator(self._parts.engine.generate(asked, run.call))) as events:
+            async with aclosing(as_generator(self._parts.engine.generate(told, run.call))) as events:
                 async for event in events:
                     if isinstance(event, Final):
                         attempt.final, attempt.ended_at = event, self._parts.clock()
@@ -133,7 +102,7 @@ class Cascade:
                         for delta in run.shown([event]):
                             yield delta
                         continue
-                    decision = self._decide(run, Moment.DURING)
+                    decision = self._judge.decide(run, Moment.DURING)
                     if decision.action is Action.ESCALATE:
                         run.next = decision
                         return
@@ -151,7 +120,7 @@ class Cascade:
             self._edge_broke(run, WeirError("the edge's answer broke off without an end"))
             return
         self._measured(attempt, attempt.final)
-        run.next = self._decide(run, Moment.AFTER)
+        run.next = self._judge.decide(run, Moment.AFTER)
 
     def _edge_broke(self, run: Run, error: WeirError) -> None:
         """Decides what follows a failed attempt; raises when nothing can."""
@@ -162,9 +131,9 @@ class Cascade:
         if isinstance(error, Unavailable):
             self._parts.local.failed()
         if run.committed is not None:
-            raise error
+            raise _broken_off("edge's engine", error) from error
         run.edge_error = error
-        run.next = self._decide(run, Moment.AFTER)
+        run.next = self._judge.decide(run, Moment.AFTER)
 
     def _measured(self, attempt: Attempt, final: Final) -> None:
         first_s = None if attempt.first_at is None else attempt.first_at - attempt.began
@@ -205,9 +174,11 @@ class Cascade:
                         yield upstream_final(run, event, decision, self._parts.clock())
                     else:
                         yield event
+        except Cancelled:
+            raise
         except WeirError as error:
-            if committed or isinstance(error, Cancelled):
-                raise
+            if committed:
+                raise _broken_off("upstream", error) from error
             self._upstream_broke(run, error)
 
     def _upstream_broke(self, run: Run, error: WeirError) -> None:
@@ -216,9 +187,9 @@ class Cascade:
         self._parts.sink.emit(EscalationFailed(now, run.request.request_id, type(error).__name__, error.message))
         run.upstream_error = error
         finished = run.answer is not None or run.edge_error is not None
-        run.next = self._decide(run, Moment.AFTER if finished else Moment.BEFORE)
+        run.next = self._judge.decide(run, Moment.AFTER if finished else Moment.BEFORE)
 
-    # --- deciding
+    # --- the way in
 
     def _begin(self, request: GenerateRequest, call: Call) -> Run:
         """Checks a request and gives it what it needs on its way. Raises WeirError."""
@@ -238,72 +209,7 @@ class Cascade:
             idempotency_key=request.idempotency_key or uuid.uuid4().hex,
         )
         rule = request.constraints.commit_rule or settings.commit_rule
-        return Run(request, call, self._asked(request, commit_prefix(rule)), self._parts.clock(), served)
-
-    def _asked(self, request: GenerateRequest, prefix: int | None) -> Asked:
-        settings = self._settings
-        needs = {"sample"} if not request.sampling.greedy else set()
-        if request.response_format is not None and request.response_format.type != "text":
-            needs.add("json_schema")
-        if request.return_logprobs:
-            needs.add("logprobs")
-        return Asked(
-            tier=request.constraints.tier.value,
-            private=request.context.request_class in settings.private_classes,
-            needs=frozenset(needs),
-            max_risk=request.constraints.max_risk,
-            value=1.0 if request.context.value is None else request.context.value,
-            commit_prefix=prefix,
-            max_tokens=min(request.sampling.max_tokens or settings.max_output_tokens, settings.max_output_tokens),
-            prompt_bytes=sum(len(m.content.encode()) for m in request.messages) + len(request.prompt.encode()),
-        )
-
-    def _decide(self, run: Run, moment: Moment) -> Decision:
-        parts, now = self._parts, self._parts.clock()
-        force = self._in_force(run, moment)
-        observation = self._observe(run, moment, force)
-        hops_left = self._settings.limits.max_hops - run.request.hops
-        state = State(
-            parts.outlook.link(), parts.outlook.view(hops_left), parts.local.view(), parts.outlook.budget_left()
-        )
-        policy = force.policy(self._settings.policy)
-        decision = decide(run.asked, observation, state, policy, now, parts.uniform())
-        run.previous_tokens = observation.tokens
-        if run.committed is None and (observation.confidence is not None or run.edge_confidence is None):
-            run.edge_confidence, run.threshold = observation.confidence, decision.threshold
-        if moment is not Moment.DURING or decision.action is not Action.CONTINUE:
-            parts.sink.emit(Decided(now, run.request.request_id, moment, decision))
-        return decision
-
-    def _in_force(self, run: Run, moment: Moment) -> InForce:
-        """The calibrators of what really answers: what the finished answer says, else what was served."""
-        final = run.attempt.final if run.attempt is not None else None
-        release = final.release if final is not None else run.served.release if run.served is not None else ""
-        precision = final.precision if final is not None else run.served.precision if run.served is not None else 0
-        prefix = run.asked.commit_prefix if moment is Moment.DURING else None
-        return self._parts.calibrations.in_force(release, precision, prefix)
-
-    def _observe(self, run: Run, moment: Moment, force: InForce) -> Observation:
-        attempt = run.attempt
-        calibrator = (force.prefix if moment is Moment.DURING else force.end).calibrator
-        confidence = None
-        if (
-            moment is not Moment.BEFORE
-            and attempt is not None
-            and attempt.signals is not None
-            and calibrator is not None
-        ):
-            confidence = calibrator.confidence(router_signals(attempt.signals))
-        return Observation(
-            moment=moment,
-            confidence=confidence,
-            tokens=attempt.tokens if attempt is not None and moment is not Moment.BEFORE else 0,
-            edge_failed=run.edge_error is not None,
-            upstream_failed=run.upstream_error is not None,
-            deadline_left_s=run.call.deadline.remaining_s(),
-            previous_tokens=run.previous_tokens,
-            committed=run.committed,
-        )
+        return Run(request, call, asked(request, commit_prefix(rule), settings), self._parts.clock(), served)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -312,3 +218,10 @@ class Cascade:
             yield
         finally:
             self._running -= 1
+
+
+def _broken_off(who: str, error: WeirError) -> WeirError:
+    """The error of an answer that was partly shown. Its text stands: nothing is repeated or mixed."""
+    if isinstance(error, DeadlineExceeded):
+        return error
+    return Unavailable(f"the {who} broke off in the middle ({error.message}); the text so far stands, ask again")

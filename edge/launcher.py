@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Literal
 
 from edge.config import EdgeConfig
-from edge.releases import precisions_here, start_with
+from edge.releases import find, precisions_here, start_with
+from edge.remembered import forget, remembered
 from release.errors import ReleaseError
+from release.listing import Found
 from runtime.child import ChildSpec, Group
 
 # Of edge.engine.main.UNUSABLE and edge.front.main.UNSTARTABLE, which are not imported for their weight.
@@ -84,13 +86,14 @@ class Launcher:
     def _engine_specs(self) -> Sequence[ChildSpec]:
         from edge.engine.config import EngineConfig
 
-        config, manifest = self._config, self._release.manifest
+        config = self._config
+        release, precision = self._to_serve()
         config.engine_socket.unlink(missing_ok=True)
         own = EngineConfig(
             socket=config.engine_socket,
-            release_dir=self._release.path,
-            precision=self._precision(),
-            model=config.model or manifest.name,
+            release_dir=release.path,
+            precision=precision,
+            model=config.model or release.manifest.name,
             node=config.node,
             threads=config.threads,
             slots=config.slots,
@@ -102,11 +105,14 @@ class Launcher:
         )
         return [ChildSpec("engine", (sys.executable, "-m", "edge.engine", own.model_dump_json()))]
 
-    def _precision(self) -> Literal[4, 8]:
-        """The pinned one; else the most bits whose files are here. The plan moves on from there."""
-        pinned = self._config.precision
-        eight = 8 in precisions_here(self._release) if pinned == "auto" else pinned == "8"
-        return 8 if eight else 4
+    def _to_serve(self) -> tuple[Found, Literal[4, 8]]:
+        """What was in force last in this run_dir; else the first choice, with the pinned or the most bits."""
+        last = remembered(self._config.engine_socket.parent)
+        found = find(self._config.releases_dir, last.release) if last is not None else None
+        release = found or self._release
+        here, pinned = precisions_here(release), self._config.precision
+        wanted = int(pinned) if pinned != "auto" else last.precision if found is not None and last is not None else 8
+        return release, 8 if wanted == 8 and (8 in here or pinned == "8") else 4
 
     def _front_specs(self) -> Sequence[ChildSpec]:
         self._addresses.unlink(missing_ok=True)
@@ -137,7 +143,13 @@ class Launcher:
 
     def _told(self, name: str, state: str, detail: str) -> None:
         _log.info("%s is %s%s", name, state, f": {detail}" if detail else "")
-        if state == "down" and detail.endswith(_HOPELESS):
+        if state != "down" or not detail.endswith(_HOPELESS):
+            return
+        run_dir = self._config.engine_socket.parent
+        if name == "engine" and remembered(run_dir) is not None:
+            _log.warning("what was in force last cannot be served: back to %s", self._release.manifest.id)
+            forget(run_dir)
+        else:
             self._hopeless = f"{name}: {detail}; see its message above"
             self._stopping.set()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from edge.cascade import Cascade, CascadeSettings
+from edge.cascade import Cascade
+from edge.judge import CascadeSettings
 from edge.local import LocalState
 from edge.upstream import UpstreamState
 from runtime.version import weir_version

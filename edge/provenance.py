@@ -29,7 +29,8 @@ def upstream_committed(run: Run, event: Delta | Final, decision: Decision) -> Co
 
 
 def edge_final(run: Run, final: Final, decision: Decision, now: float) -> Final:
-    """The Final of an answer the edge gave."""
+    """The Final of an answer the edge gave. A draft from a node below is not used here, and that is said."""
+    offered = run.request.draft
     return replace(
         final,
         tier=Tier.EDGE,
@@ -39,8 +40,8 @@ def edge_final(run: Run, final: Final, decision: Decision, now: float) -> Final:
         confidence=run.edge_confidence,
         threshold=run.threshold,
         timings_ms=_timings(run, now) | _prefixed(final, "edge_"),
-        draft_tokens_offered=0,
-        draft_status="",
+        draft_tokens_offered=0 if offered is None else len(offered.token_ids),
+        draft_status="" if offered is None else "unsupported",
         hops=run.request.hops,
         request_id=run.request.request_id,
         signals=final.signals if run.request.return_signals else None,

@@ -57,7 +57,7 @@ async def _fault(_request: Request, error: Exception) -> Response:
     if not isinstance(error, WeirError):
         raise error
     kind = Refusal if isinstance(error, TooLarge) else JSONResponse
-    return kind(errors.body(error), http_status(error))
+    return kind(errors.body(error), http_status(error), errors.headers(error))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

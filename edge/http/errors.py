@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wire.errors import ContextTooLong, NotFound, Overloaded, TooLarge, WeirError, http_status
+from wire.errors import ContextTooLong, NotFound, Overloaded, TooLarge, Unavailable, WeirError, http_status
 
 _TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error"}
 _CODES: tuple[tuple[type[WeirError], str], ...] = (
@@ -13,6 +13,11 @@ _CODES: tuple[tuple[type[WeirError], str], ...] = (
     (TooLarge, "request_too_large"),
     (Overloaded, "overloaded"),
 )
+
+
+def headers(error: WeirError) -> dict[str, str]:
+    """What a client may want to know beside the document: when to come back."""
+    return {"retry-after": "1"} if isinstance(error, Overloaded | Unavailable) else {}
 
 
 def body(error: WeirError) -> dict[str, Any]:

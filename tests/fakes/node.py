@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from edge.cascade import Cascade, CascadeParts, CascadeSettings
+from edge.cascade import Cascade
 from edge.events import Event
+from edge.judge import CascadeParts, CascadeSettings
 from edge.local import LocalState
 from edge.node import NoUpstream
 from edge.upstream import UpstreamSettings, UpstreamState

@@ -238,6 +238,13 @@ async def test_it_escalates_degrades_and_follows_the_active_release(releases: di
             await asyncio.sleep(0.5)
             cloud.active_releases = {"tiny": unsure}
             await asyncio.to_thread(running.wait_ready, None, unsure)
+            cloud.active_releases = {}  # an engine that dies now starts with what was in force last
+            engine = running.child("engine")
+            engine.kill()
+            home = {"weir": {"constraint": "edge_only"}}
+            await asyncio.to_thread(until, lambda: not engine.is_running() or engine.status() == "zombie", 10)
+            await asyncio.to_thread(until, lambda: ask(running, **home).is_success, 60)
+            assert (await asyncio.to_thread(ask, running, **home)).json()["weir"]["release"] == unsure
             escalated = (await asyncio.to_thread(ask, running)).json()
             assert escalated["choices"][0]["message"]["content"] == "one two three"
             assert escalated["weir"]["reason"] == "low_confidence"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge.cascade import CascadeSettings
+from edge.judge import CascadeSettings
 from edge.upstream import UpstreamSettings
 from router.decision import Policy
 from tests.fakes.inference import FakeInference

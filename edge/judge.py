@@ -1,0 +1,124 @@
+"""What the router is asked about a request: the request, what was seen of it, and the state of the world.
+
+The confidence is that of the commit rule in force at the moment: calibrated for the commit point
+while an answer is decoded, for finished answers at its end. Which calibrators count is settled by
+the weights that answer, which may be others by the time a long answer ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edge.events import Sink
+from edge.ports import Calibrations, Clock, Local, Outlook, Uniform
+from edge.run import Run, router_signals
+from router.calibration import InForce
+from router.decision import Action, Decision, Moment, Observation, Policy, State
+from router.decision import Request as Asked
+from router.events import Decided
+from router.policy import decide
+from wire.messages import GenerateRequest
+from wire.service import InferenceService
+from wire.validate import RequestLimits
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeSettings:
+    """What one node's cascade goes by."""
+
+    node: str = "edge"
+    model: str = ""  # the served name; empty: whatever the engine serves
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    policy: Policy = field(default_factory=Policy)
+    commit_rule: str = "end"
+    max_output_tokens: int = 512
+    max_requests: int = 256
+    private_classes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeParts:
+    """What it is made of."""
+
+    engine: InferenceService
+    local: Local
+    upstream: InferenceService
+    outlook: Outlook
+    calibrations: Calibrations
+    sink: Sink
+    clock: Clock
+    uniform: Uniform
+
+
+def asked(request: GenerateRequest, prefix: int | None, settings: CascadeSettings) -> Asked:
+    """What routing needs to know of a request."""
+    needs = {"sample"} if not request.sampling.greedy else set()
+    if request.response_format is not None and request.response_format.type != "text":
+        needs.add("json_schema")
+    if request.return_logprobs:
+        needs.add("logprobs")
+    return Asked(
+        tier=request.constraints.tier.value,
+        private=request.context.request_class in settings.private_classes,
+        needs=frozenset(needs),
+        max_risk=request.constraints.max_risk,
+        value=1.0 if request.context.value is None else request.context.value,
+        commit_prefix=prefix,
+        max_tokens=min(request.sampling.max_tokens or settings.max_output_tokens, settings.max_output_tokens),
+        prompt_bytes=sum(len(m.content.encode()) for m in request.messages) + len(request.prompt.encode()),
+    )
+
+
+class Judge:
+    """Asks `router.policy.decide` on behalf of one node."""
+
+    def __init__(self, parts: CascadeParts, settings: CascadeSettings) -> None:
+        self._parts, self._settings = parts, settings
+
+    def decide(self, run: Run, moment: Moment) -> Decision:
+        """Asks the router, notes what it was told about the answer, and tells the sink."""
+        parts, now = self._parts, self._parts.clock()
+        force = self._in_force(run, moment)
+        observation = self._observe(run, moment, force)
+        hops_left = self._settings.limits.max_hops - run.request.hops
+        state = State(
+            parts.outlook.link(), parts.outlook.view(hops_left), parts.local.view(), parts.outlook.budget_left()
+        )
+        policy = force.policy(self._settings.policy)
+        decision = decide(run.asked, observation, state, policy, now, parts.uniform())
+        run.previous_tokens = observation.tokens
+        if run.committed is None and (observation.confidence is not None or run.edge_confidence is None):
+            run.edge_confidence, run.threshold = observation.confidence, decision.threshold
+        if moment is not Moment.DURING or decision.action is not Action.CONTINUE:
+            parts.sink.emit(Decided(now, run.request.request_id, moment, decision))
+        return decision
+
+    def _in_force(self, run: Run, moment: Moment) -> InForce:
+        """The calibrators of what really answers: what the finished answer says, else what was served."""
+        final = run.attempt.final if run.attempt is not None else None
+        release = final.release if final is not None else run.served.release if run.served is not None else ""
+        precision = final.precision if final is not None else run.served.precision if run.served is not None else 0
+        prefix = run.asked.commit_prefix if moment is Moment.DURING else None
+        return self._parts.calibrations.in_force(release, precision, prefix)
+
+    def _observe(self, run: Run, moment: Moment, force: InForce) -> Observation:
+        attempt = run.attempt
+        calibrator = (force.prefix if moment is Moment.DURING else force.end).calibrator
+        confidence = None
+        if (
+            moment is not Moment.BEFORE
+            and attempt is not None
+            and attempt.signals is not None
+            and calibrator is not None
+        ):
+            confidence = calibrator.confidence(router_signals(attempt.signals))
+        return Observation(
+            moment=moment,
+            confidence=confidence,
+            tokens=attempt.tokens if attempt is not None and moment is not Moment.BEFORE else 0,
+            edge_failed=run.edge_error is not None,
+            upstream_failed=run.upstream_error is not None,
+            deadline_left_s=run.call.deadline.remaining_s(),
+            previous_tokens=run.previous_tokens,
+            committed=run.committed,
+        )
