@@ -221,6 +221,7 @@ def test_a_decision_carries_the_figures_it_was_made_from() -> None:
     assert numbers["threshold"] == 0.6
     assert numbers["upstream_s"] == pytest.approx(0.05 + 4 * 0.01 + 760 / 1e6 + 0.2 + 19 * 0.02)
     assert numbers["upstream_s_complete"] == 1.0
+    assert decided(replace(UNSURE, deadline_left_s=math.nan)).numbers["deadline_left_s"] == 0.0
 
 
 def test_a_node_about_which_nothing_is_known_still_decides() -> None:

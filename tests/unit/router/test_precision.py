@@ -112,6 +112,12 @@ def test_where_precision_does_not_matter_it_stays_at_eight() -> None:
     assert plan(8, replace(WIDE, both_fit=False), figures=as_fast).reason is not PrecisionReason.DOES_NOT_MATTER
 
 
+def test_eight_bits_a_little_slower_are_kept_but_not_returned_to() -> None:
+    a_little_slower = (FOUR, replace(EIGHT, first_token_s=0.26, per_token_s=0.0115))
+    assert plan(8, WIDE, figures=a_little_slower).reason is PrecisionReason.DOES_NOT_MATTER
+    assert plan(4, WIDE, figures=a_little_slower).reason is not PrecisionReason.DOES_NOT_MATTER
+
+
 def test_a_pin_beats_everything() -> None:
     planned = plan(8, WIDE, now=0.1, pinned=4)
     assert (planned.bits, planned.reason) == (4, PrecisionReason.PINNED)
