@@ -78,7 +78,17 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Clean:
     venv.create(folder, with_pip=False, symlinks=True)
     versions = folder / "versions.txt"
     versions.write_text(_versions(ROOT / "requirements" / "edge.lock"))
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet", "--no-input"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(folder / "bin" / "python"),
+        "install",
+        "--quiet",
+        "--no-input",
+        "--no-compile",
+    ]
     _succeed([*pip, "--disable-pip-version-check", "--constraint", str(versions), f"{wheel}[edge]"])
     return Clean(folder)
 
