@@ -13,7 +13,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -143,8 +143,3 @@ def _alive(pid: int, began: float) -> bool:
         process = psutil.Process(pid)
         return process.create_time() == began and process.status() != psutil.STATUS_ZOMBIE
     return False
-
-
-def address_arguments(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """`--flag value` for each pair."""
-    return [part for pair in pairs for part in pair]

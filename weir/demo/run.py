@@ -19,11 +19,13 @@ from weir.demo.acts import Play
 from weir.demo.processes import Troupe
 from weir.demo.questions import Catalogue, load
 from weir.demo.recipe import Prepared, prepare, prove_apart
-from weir.demo.scene import RANKS, cloud_precision, stage
+from weir.demo.scene import RANKS, Props, cloud_precision, stage
 from weir.demo.show import Show
 from weir.demo.summary import Outcome
 
 _RUNS_KEPT = 5
+# Probe often, so that a change of the link is noticed within the patience of somebody who watches.
+EDGE_SETTINGS = {"probe_bytes": 8192, "probe_interval_s": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,13 @@ def run(*, full: bool = False, picture: Path | None = None, quiet: bool = False)
         "edge": prepared.manifest.id,
         "cloud": f"{prepared.cloud.name}, {cloud_precision()}, {RANKS} ranks",
     }
-    asyncio.run(_play(prepared, catalogue, show, outcome, run_dir))
+    props = Props(prepared.release_dir, prepared.cloud.folder, prepared.cloud.name, cloud_precision(), EDGE_SETTINGS)
+    asyncio.run(_play(props, catalogue, show, outcome, run_dir))
     outcome.seconds = time.monotonic() - began
     return _end(outcome, show, picture or run_dir / "latency.png")
 
 
-async def _play(prepared: Prepared, catalogue: Catalogue, show: Show, outcome: Outcome, run_dir: Path) -> None:
+async def _play(props: Props, catalogue: Catalogue, show: Show, outcome: Outcome, run_dir: Path) -> None:
     task = asyncio.current_task()
     loop = asyncio.get_running_loop()
     if task is not None:
@@ -67,7 +70,7 @@ async def _play(prepared: Prepared, catalogue: Catalogue, show: Show, outcome: O
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
     show.act("Setting the stage", f"logs in {run_dir}")
     began = time.monotonic()
-    async with stage(prepared, run_dir) as scene:
+    async with stage(props, run_dir) as scene:
         show.say(
             f"edge node, link, gateway and engine host with {RANKS} ranks are ready after "
             f"{time.monotonic() - began:.1f} s"

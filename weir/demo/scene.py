@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.link import Link, Rates, Shape
@@ -19,11 +19,11 @@ from runtime.cpu import native_bfloat16
 from weir.client import AsyncClient
 from weir.demo.errors import DemoError
 from weir.demo.processes import Troupe, free_address
-from weir.demo.recipe import Prepared
 from weir.demo.watch import EventLog
 from wire.deadline import Deadline
 from wire.errors import WeirError
 from wire.grpc_client import EngineControlClient, InferenceClient
+from wire.messages import Tier
 from wire.service import Call
 
 WIDE = Shape(bytes_per_s=2_500_000, delay_s=0.005, jitter_s=0.002)
@@ -54,6 +54,14 @@ class Scene:
         """Whether the gateway has an engine that takes requests."""
         return await _serves(self.gateway)
 
+    async def escalates(self) -> bool:
+        """Whether the edge node gets an answer from the cloud."""
+        try:
+            answer = await self.edge.generate("Hello.", max_tokens=1, tier="cloud_only", deadline_s=20.0)
+        except WeirError:
+            return False
+        return answer.tier is Tier.CLOUD
+
     async def kill_ranks(self) -> list[int]:
         """SIGKILLs every rank of the engine; returns their pids."""
         status = await self.engine.status(Call(Deadline.after(5.0)))
@@ -78,27 +86,37 @@ class Scene:
             await probe.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Props:
+    """What is put on the stage. Settings are given to `serve` with --set."""
+
+    release_dir: Path
+    cloud_folder: Path
+    cloud_name: str
+    cloud_width: str = "float32"
+    edge_settings: Mapping[str, object] = field(default_factory=dict)
+    engine_settings: Mapping[str, object] = field(default_factory=dict)
+
+
 @contextlib.asynccontextmanager
-async def stage(prepared: Prepared, run_dir: Path) -> AsyncIterator[Scene]:
+async def stage(props: Props, run_dir: Path) -> AsyncIterator[Scene]:
     """Starts everything and yields the scene; afterwards nothing of it is left."""
-    engine, gateway = free_address(), free_address()
-    grpc, http = free_address(), free_address()
+    engine, gateway, grpc = free_address(), free_address(), free_address()
     host, _, port = gateway.rpartition(":")
     async with contextlib.AsyncExitStack() as stack:
         troupe = await stack.enter_async_context(Troupe(run_dir))
         link = await stack.enter_async_context(Link(host, int(port), WIDE, seed=1))
         await troupe.start(
-            "engine", "engine", "serve", "--model", str(prepared.cloud.folder), "--name", prepared.cloud.name,
+            "engine", "engine", "serve", "--model", str(props.cloud_folder), "--name", props.cloud_name,
             "--address", engine, "--tensor-parallel-size", str(RANKS), "--threads-per-rank", "1",
-            "--precision", cloud_precision(),
+            "--precision", props.cloud_width, *_sets(props.engine_settings),
         )  # fmt: skip
         await troupe.start(
             "gateway", "cloud", "serve", "--engine", engine, "--address", gateway, "--http-address", free_address()
         )
         node = await troupe.start(
-            "edge", "edge", "serve", "--releases-dir", str(prepared.release_dir), "--upstream", link.address,
-            "--grpc-address", grpc, "--http-address", http, "--threads", "1", "--set", "probe_bytes=8192",
-            "--set", "probe_interval_s=1",
+            "edge", "edge", "serve", "--releases-dir", str(props.release_dir), "--upstream", link.address,
+            "--grpc-address", grpc, "--http-address", free_address(), "--threads", "1", *_sets(props.edge_settings),
         )  # fmt: skip
         scene = Scene(
             troupe,
@@ -111,7 +129,13 @@ async def stage(prepared: Prepared, run_dir: Path) -> AsyncIterator[Scene]:
         stack.push_async_callback(scene.engine.close)
         await troupe.until("starting the edge node", lambda: _serves(scene.edge), START_S)
         await troupe.until("loading the cloud's model", lambda: _serves(scene.gateway), ENGINE_START_S)
+        # Until now the node has met an upstream that is not ready; let its breaker find out otherwise.
+        await troupe.until("the node's first escalation", scene.escalates, START_S)
         yield scene
+
+
+def _sets(settings: Mapping[str, object]) -> list[str]:
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
 
 def cloud_precision() -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from bench.link import Rates
+from runtime.version import weir_version
 from weir.demo.record import Record, of_act, prove_precision
 
 CASCADE, CLOUD_ONLY, NARROW, CUT, BACK = "cascade", "cloud_only", "narrow", "cut", "back"
@@ -114,8 +115,8 @@ def _rate(rates: Rates | None) -> float | None:
 
 def versions() -> dict[str, str]:
     """Of what the figures depend on."""
-    names = ("weir-inference", "onnxruntime", "torch", "transformers", "grpcio")
-    return {name: metadata.version(name) for name in names}
+    names = ("onnxruntime", "torch", "transformers", "grpcio")
+    return {"weir": weir_version(), **{name: metadata.version(name) for name in names}}
 
 
 def _cpus() -> int:
