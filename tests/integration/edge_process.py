@@ -124,7 +124,7 @@ def calibrated_release(source: Path, folder: Path, version: str, confidence_logi
     folder.mkdir(parents=True)
     for file in source.iterdir():
         if file.name != MANIFEST_NAME:
-            os.link(file, folder / file.name)
+            (folder / file.name).symlink_to(file)
     width = len(FEATURES)
     calibrations = tuple(
         Calibration(

@@ -311,6 +311,25 @@ class _taken:
         self._socket.close()
 
 
+@pytest.mark.real_model
+def test_a_real_model_answers_and_streams_over_http(smollm2_release: Path, tmp_path: Path) -> None:
+    calibrated_release(smollm2_release, tmp_path / "release", "1.0.0", SURE)
+    with edge_process(tmp_path / "release") as running:
+        client = openai.OpenAI(base_url=f"{running.http}/v1", api_key="unused", max_retries=0)
+        question: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
+        whole = client.chat.completions.create(model="smollm2-135m-instruct", messages=question, max_tokens=16)
+        assert "Paris" in (whole.choices[0].message.content or "")
+        began, arrivals = time.monotonic(), []
+        question[0]["content"] = "Tell me about rivers."
+        stream = client.chat.completions.create(
+            model="smollm2-135m-instruct", messages=question, max_tokens=64, stream=True
+        )
+        for chunk in stream:
+            arrivals += [time.monotonic() - began] if chunk.choices[0].delta.content else []
+    assert len(arrivals) >= 16
+    assert arrivals[0] < arrivals[-1] / 2
+
+
 def test_the_log_holds_no_text(node: EdgeProcess) -> None:
     ask(node, messages=[{"role": "user", "content": "a very secret sentence"}])
     log = node.log.read_text()
