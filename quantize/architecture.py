@@ -39,7 +39,7 @@ class SourceModel:
 
 def read_source(path: Path) -> SourceModel:
     """The model in `path`. Raises UnsupportedArchitecture saying what stands in the way."""
-    config = _json(path / "config.json")
+    config = read_json(path / "config.json")
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         raise UnsupportedArchitecture(
@@ -110,7 +110,7 @@ def _eos(path: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     """Every token that ends an answer: what generation_config.json and config.json say, together."""
     found: dict[int, None] = {}
     generation = path / "generation_config.json"
-    for source in (_json(generation) if generation.is_file() else {}, config):
+    for source in (read_json(generation) if generation.is_file() else {}, config):
         value = source.get("eos_token_id")
         for token in value if isinstance(value, list) else [value]:
             if isinstance(token, int):
@@ -127,7 +127,8 @@ def _size(path: Path, config: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _json(path: Path) -> Mapping[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a model folder. Raises UnsupportedArchitecture."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from quantize.architecture import BLOCK_SIZE, SourceModel, read_source
+from quantize.architecture import BLOCK_SIZE, SourceModel, read_json, read_source
 from quantize.errors import OutOfSpace, QuantizeError
-from quantize.export import export_graph
+from quantize.export import Export, export_graph
 from quantize.exported import Exported, Linear, read_exported
 from quantize.graph import ACCURACY_LEVEL, EMBEDDING, HEAD_BITS, rewrite
 from quantize.layout import WeightFile
@@ -43,6 +43,7 @@ from release.manifest import (
     QualityFigure,
     Recipe,
     Tensor,
+    check_identity,
     graph_name,
     sealed,
     write,
@@ -76,20 +77,26 @@ def build_release(
     progress: Progress | None = None,
     threads: int = 1,
     replace: bool = False,
+    export: Export = export_graph,
 ) -> Manifest:
     """Builds `out` from the model in `source`; returns its manifest, without calibrations.
 
     `cloud_reference` names the cloud model it will be calibrated against. `replace` allows an
-    existing release at `out` to give way. Raises QuantizeError; `out` is then as it was before.
+    existing release at `out` to give way. `export` makes the graph. Raises QuantizeError; `out` is
+    then as it was before.
     """
     progress = progress or Silent()
+    try:
+        check_identity(name, version)
+    except ValueError as error:
+        raise QuantizeError(str(error)) from error
     model = read_source(source)
     if out.exists() and not (replace and (out / MANIFEST_NAME).is_file()):
         raise QuantizeError(f"{out} exists already: choose another folder or remove it")
     out.parent.mkdir(parents=True, exist_ok=True)
     with _room(out) as work:
         progress.start("exporting the graph", None, "steps")
-        exported = read_exported(export_graph(model, work, threads=threads))
+        exported = read_exported(export(model, work, threads=threads))
         progress.finish("exporting the graph")
         made = work / "release"
         made.mkdir()
@@ -223,9 +230,7 @@ class _Builder:
     def _tokenizer(self) -> None:
         source = self._source.path
         shutil.copyfile(source / TOKENIZER, self._out / TOKENIZER)
-        settings = {}
-        if (source / TOKENIZER_CONFIG).is_file():
-            settings = json.loads((source / TOKENIZER_CONFIG).read_text(encoding="utf-8"))
+        settings = read_json(source / TOKENIZER_CONFIG) if (source / TOKENIZER_CONFIG).is_file() else {}
         template = settings.pop("chat_template", None)  # older folders keep it here
         if (source / CHAT_TEMPLATE).is_file():
             template = (source / CHAT_TEMPLATE).read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,7 +217,7 @@ def _content(
         "n": len(items),
         "data_digest": items_digest(items),
         "question_digests": sorted(item.digest for item in items),
-        "open_bar": next((entry.bar for entry in labels.values() if entry.scores), None),
+        "open_bar": next((entry.bar for entry in labels.values() if math.isfinite(entry.bar)), None),
         "open_bar_quantile": BAR_QUANTILE,
         "calibrations": [plain(entry.calibration) for entry in fitted.values()],
         "items": records,

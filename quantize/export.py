@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Protocol
 
 from quantize.architecture import SourceModel
 from quantize.errors import ExportFailed, OutOfSpace
@@ -19,6 +20,12 @@ from quantize.errors import ExportFailed, OutOfSpace
 GRAPH = "model.onnx"
 _TIMEOUT_S = 3600.0
 _TOLD_LINES = 12
+
+
+class Export(Protocol):
+    """Makes the graph of a model under `work`, with its weights beside it; returns the graph's path."""
+
+    def __call__(self, source: SourceModel, work: Path, *, threads: int) -> Path: ...
 
 
 def export_graph(source: SourceModel, work: Path, *, threads: int = 1) -> Path:

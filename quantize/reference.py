@@ -45,7 +45,9 @@ class Reference:
     def __init__(self, folder: Path, *, threads: int, eos_token_ids: Sequence[int] = ()) -> None:
         import torch
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()  # whoever calls shows the progress
         torch.set_num_threads(threads)
         self._torch = torch
         self._tokenizer = Tokenizer.load(folder, eos_token_ids)
@@ -106,7 +108,7 @@ class Reference:
 
         cache = DynamicCache(config=self._model.config)
         if tokens:
-            self._model(self._torch.tensor([list(tokens)]), past_key_values=cache, use_cache=True, logits_to_keep=1)
+            self._model(self._torch.tensor([list(tokens)]), cache=cache, use_cache=True, logits_to_keep=1)
         return cache
 
     def _forward(self, cache: Any, shared: int, rows: Sequence[Sequence[int]], keep: int) -> tuple[Any, Any, Any]:
@@ -123,7 +125,7 @@ class Reference:
             tokens,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
             logits_to_keep=keep,
         )
@@ -151,7 +153,7 @@ class Reference:
                 tokens[:, None],
                 attention_mask=mask,
                 position_ids=(lengths + step)[:, None],
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
             ).logits
         for writer in writers:

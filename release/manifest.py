@@ -42,6 +42,14 @@ def graph_name(precision: int) -> str:
     return f"graph.{precision}.onnx"
 
 
+def check_identity(name: str, version: str) -> None:
+    """Raises ValueError unless a release may be called that."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name {name!r} must be lower-case letters, digits, . _ - (at most 64)")
+    if not _SEMVER.fullmatch(version):
+        raise ValueError(f"version {version!r} is not a semantic version such as 1.0.0")
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     """One file of the release. `chunks` are SHA-256 of consecutive pieces of `chunk_bytes` bytes."""
@@ -213,10 +221,7 @@ class Manifest:
     id: str = ""
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(f"name {self.name!r} must be lower-case letters, digits, . _ - (at most 64)")
-        if not _SEMVER.fullmatch(self.version):
-            raise ValueError(f"version {self.version!r} is not a semantic version such as 1.0.0")
+        check_identity(self.name, self.version)
         if not self.precisions or any(bits not in (4, 8) for bits in self.precisions):
             raise ValueError(f"precisions {list(self.precisions)} must be 4, 8 or both")
         sizes = {entry.name: entry.bytes for entry in self.files}

@@ -1,4 +1,4 @@
-"""Fixtures that several components share. What costs seconds is made once a run."""
+"""Fixtures that several components share. What costs seconds is made once and kept in the cache."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def tiny_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A release folder, 4 and 8 bits, of a random Llama with a context of 512 tokens."""
+def tiny_release() -> Path:
+    """A release folder, 4 and 8 bits, of a random Llama with a context of 512 tokens. Not to be changed."""
     from tests import releases
 
-    return releases.tiny(tmp_path_factory.mktemp("tiny"))
+    return releases.tiny()
+
+
+@pytest.fixture(scope="session")
+def tiny_hf_folder() -> Path:
+    """The model folder that `tiny_release` was built from. Not to be changed."""
+    from tests import releases
+
+    return releases.tiny_hf()
 
 
 @pytest.fixture(scope="session")

@@ -1,37 +1,83 @@
-"""Releases for tests: a random one, and a real one that is built once and kept in the cache."""
+"""Releases for tests: random ones and a real one, built once per state of the code and kept in the cache."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from quantize.architecture import SourceModel
 from quantize.build import build_release
+from quantize.export import GRAPH, Export, export_graph
 from quantize.progress import Silent
 from quantize.sources.cache import Cache, sha256_of
 from quantize.sources.resolve import resolve
-from tests.models import tiny_llama_folder
+from tests.models import tiny_llama_folder, tiny_qwen2_folder
 
 # A model folder to take instead of fetching the catalogue's; its weights must be SmolLM2's.
 SMOLLM2_FOLDER = "WEIR_TEST_SMOLLM2"
 
+# Parts of quantize that leave a built release as it is: changing them builds nothing anew.
+_AFTER_THE_BUILD = {"agreement", "calibrate", "edge_answers", "fit", "items", "progress", "reference"}
 
-def tiny(folder: Path) -> Path:
-    """A release, 4 and 8 bits, of a random Llama with a context of 512 tokens."""
-    build_release(tiny_llama_folder(folder / "hf"), folder / "release", name="tiny")
-    return folder / "release"
+
+def tiny() -> Path:
+    """A release, 4 and 8 bits, of a random Llama with a context of 512 tokens; `tiny_hf` is its source."""
+    return _kept("tiny", _tiny(tiny_llama_folder, "tiny")) / "release"
+
+
+def tiny_hf() -> Path:
+    """The model folder that `tiny` was built from."""
+    return _kept("tiny", _tiny(tiny_llama_folder, "tiny")) / "hf"
+
+
+def tiny_qwen2() -> Path:
+    """A folder with `release` and its source `hf`: a random Qwen2 with biases and a tied embedding."""
+    return _kept("tiny-qwen2", _tiny(tiny_qwen2_folder, "tiny-qwen2"))
 
 
 def smollm2() -> Path:
-    """A release of SmolLM2-135M-Instruct, without calibrations.
+    """A release of SmolLM2-135M-Instruct, without calibrations."""
 
-    Kept in Weir's cache under a digest of the code that builds releases, so that a change builds anew.
-    """
-    source = Path(os.environ.get(SMOLLM2_FOLDER, "") or resolve("smollm2-135m-instruct").folder)
+    def build(draft: Path) -> None:
+        source = Path(os.environ.get(SMOLLM2_FOLDER, "") or resolve("smollm2-135m-instruct").folder)
+        build_release(source, draft / "release", name="smollm2-135m-instruct")
+
+    return _kept("smollm2", build) / "release"
+
+
+def tiny_exported() -> Export:
+    """An exporter for `tiny_hf` that copies what was exported before, for builds that are to be quick."""
+
+    def export(source: SourceModel, work: Path, *, threads: int) -> Path:
+        kept = _kept("tiny", _tiny(tiny_llama_folder, "tiny")) / "exported"
+        return shutil.copytree(kept, work / "exported") / GRAPH
+
+    return export
+
+
+def _tiny(make: Callable[[Path], Path], name: str) -> Callable[[Path], None]:
+    def build(draft: Path) -> None:
+        def export(source: SourceModel, work: Path, *, threads: int) -> Path:
+            graph = export_graph(source, work, threads=threads)
+            shutil.copytree(graph.parent, draft / "exported")
+            return graph
+
+        build_release(make(draft / "hf"), draft / "release", name=name, export=export)
+
+    return build
+
+
+def _kept(name: str, build: Callable[[Path], None]) -> Path:
+    """A folder that `build` fills, kept under a digest of the code that builds releases."""
     root = Path(__file__).parent.parent
-    code = sha256_of(*(path for part in ("quantize", "release") for path in sorted((root / part).glob("*.py"))))
-    cache, key = Cache.from_environment(os.environ), f"test-release-smollm2-{code[:12]}"
+    code = [path for part in ("quantize", "release") for path in sorted((root / part).glob("*.py"))]
+    code = [path for path in code if path.parent.name != "quantize" or path.stem not in _AFTER_THE_BUILD]
+    cache = Cache.from_environment(os.environ)
+    key = f"test-release-{name}-{sha256_of(*code, root / 'tests' / 'models.py')[:12]}"
     with cache.locked(key, Silent()):
         if not cache.folder(key).exists():
             with cache.making(key) as draft:
-                build_release(source, draft / "release", name="smollm2-135m-instruct")
-    return cache.folder(key) / "release"
+                build(draft)
+    return cache.folder(key)
