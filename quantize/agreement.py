@@ -2,10 +2,11 @@
 
 Closed answers agree when they are equal after normalization. Open answers have no such test, so a
 proxy stands in, and is named so wherever it is shown: the mean log-prob per token of the edge's
-answer under the cloud, given the same prompt, must reach a bar. The bar is a low quantile of the
-scores of answers the cloud itself wrote, sampled at temperature 1 for the open items: text the cloud
-could plausibly have written scores above it. A greedy answer would be the wrong yardstick, because
-its likelihood is far above that of any text chosen otherwise.
+answer under the cloud, given the same prompt, must reach a bar. The bar is the median of the scores
+of answers the cloud itself wrote for the open items, sampled at temperature 1: the edge's answer must
+be at least as likely to the cloud as the middle one of its own. A greedy answer would be the wrong
+yardstick, because its likelihood is far above that of any text chosen otherwise. What the proxy
+cannot see is a likely text that says the opposite.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-BAR_QUANTILE = 0.1
+BAR_QUANTILE = 0.5
 _ARTICLES = frozenset({"a", "an", "the"})
 
 

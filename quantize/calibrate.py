@@ -32,7 +32,7 @@ from runtime.cpu import cpu_class
 
 MAX_DISAGREEMENT = 0.10
 PREFIX_TOKENS = 8
-_OWN_ANSWERS = 2  # sampled per open item, for the bar
+_OWN_ANSWERS = 1  # sampled per open item, for the bar
 _FIGURE = "agreement_with_cloud"
 
 
@@ -53,7 +53,7 @@ def calibrate_release(
     cloud_reference: str = "",
     max_disagreement: float = MAX_DISAGREEMENT,
     prefix_tokens: int = PREFIX_TOKENS,
-    edge_threads: int = 1,
+    edge_threads: int = 2,
     cloud_threads: int = 2,
     progress: Progress | None = None,
 ) -> Manifest:
