@@ -95,6 +95,7 @@ class EdgeConfig(Section):
     precision_hysteresis: Share = 0.1
     precision_dwell_s: float = Field(5.0, ge=0, le=86_400)
     precision_interval_s: Seconds = 1.0
+    rehearse: bool = True  # measure every precision on this box before planning
 
     @field_validator("private_classes", mode="before")
     @classmethod

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from router.events import RouterEvent
+from router.precision import PrecisionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,15 @@ class ActivationFailed:
     message: str
 
 
-NodeEvent = EscalationFailed | EdgeFailed | EngineChanged | Activated | ActivationFailed
+@dataclass(frozen=True, slots=True)
+class PrecisionWeighed:
+    """The plan for the precision has another reason than before, whether or not it changed the bits."""
+
+    at: float
+    plan: PrecisionPlan
+
+
+NodeEvent = EscalationFailed | EdgeFailed | EngineChanged | Activated | ActivationFailed | PrecisionWeighed
 Event = RouterEvent | NodeEvent
 
 

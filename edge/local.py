@@ -22,6 +22,7 @@ from wire.service import Call, InferenceService
 _AWAY_S = 0.2
 _THERE_S = 2.0
 _DESCRIBE_S = 2.0
+_TOKENS_WEIGHT = 0.1  # of the newest answer's length
 
 
 class LocalState:
@@ -33,6 +34,7 @@ class LocalState:
         self._available = False
         self._detail = "the engine has not been heard yet"
         self._latency: dict[int, LatencyEstimate] = {}
+        self._tokens: float | None = None
         self._wake = asyncio.Event()
 
     @property
@@ -52,6 +54,11 @@ class LocalState:
         """How fast the engine has been at a precision."""
         return self._latency.get(precision, LatencyEstimate())
 
+    @property
+    def usual_tokens(self) -> float | None:
+        """How long answers have been of late, in tokens; None before the first."""
+        return self._tokens
+
     def view(self) -> EdgeView:
         served = self._served
         latency = self.latency(served.precision if served is not None else 0)
@@ -63,9 +70,11 @@ class LocalState:
         )
 
     def answered(self, final: Final, first_s: float | None, total_s: float) -> None:
+        tokens = final.usage.completion_tokens
+        self._tokens = tokens if self._tokens is None else self._tokens + _TOKENS_WEIGHT * (tokens - self._tokens)
         if first_s is not None:
             estimate = self.latency(final.precision)
-            self._latency[final.precision] = estimate.after(first_s, total_s, final.usage.completion_tokens)
+            self._latency[final.precision] = estimate.after(first_s, total_s, tokens)
 
     def failed(self) -> None:
         self._now(False, None, "the engine broke off or could not be reached")

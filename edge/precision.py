@@ -1,23 +1,25 @@
 """Keeps the engine at the precision the router plans: plan, and switch when the plan changed.
 
-Speeds are those measured on this box; a precision that has not run yet is assumed to be as much
-slower or faster than the other as the ratios below say. Escalation share and expected error come
-from the release's calibration. A failed switch counts as a change, so that the dwell time keeps it
-from being tried over and over.
+Speeds are those of late at the precision in force; the other's follow from the ratios that a rehearsal
+measured on this box, so that both are of the same load and the same requests. Without a rehearsal it
+is what was measured last, else the ratios below. How long an answer usually is comes from the node's
+own traffic, escalation share and expected error from the release's calibration. A failed switch
+counts as a change, so that the dwell time keeps it from being tried over and over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from edge.activation import Activator
 from edge.calibration import Calibrated
-from edge.events import Sink
+from edge.events import PrecisionWeighed, Sink
 from edge.local import LocalState
 from edge.ports import Clock, Outlook
+from edge.rehearsal import Rehearsal
 from router.events import PrecisionChanged, ThresholdsChanged
 from router.latency import LatencyEstimate
 from router.precision import (
@@ -27,6 +29,7 @@ from router.precision import (
     Surroundings,
     plan_precision,
 )
+from wire.messages import ModelInfo
 
 # 8-bit against 4-bit on CPUs: decoding moves more bytes, prefill works on wider integers.
 _DECODE_RATIO = 1.34
@@ -43,7 +46,10 @@ class PrecisionLoopSettings:
 
 @dataclass(frozen=True, slots=True)
 class PrecisionParts:
-    """What the loop looks at and acts through. `both_fit` says whether memory holds both precisions."""
+    """What the loop looks at and acts through. `both_fit` says whether memory holds both precisions.
+
+    Without a `rehearsal` nothing is measured beforehand.
+    """
 
     local: LocalState
     outlook: Outlook
@@ -52,6 +58,7 @@ class PrecisionParts:
     sink: Sink
     clock: Clock
     both_fit: Callable[[], bool]
+    rehearsal: Rehearsal | None = None
 
 
 class PrecisionLoop:
@@ -61,6 +68,7 @@ class PrecisionLoop:
         self._parts, self._settings = parts, settings
         self._plan: PrecisionPlan | None = None
         self._failed_at = -math.inf
+        self._rehearsed: tuple[str, Mapping[int, LatencyEstimate]] = ("", {})  # for which release, and how it went
 
     @property
     def plan(self) -> PrecisionPlan | None:
@@ -78,11 +86,15 @@ class PrecisionLoop:
         parts, served = self._parts, self._parts.local.served
         if served is None or not parts.local.available:
             return
+        if await self._rehearse(served):
+            return  # what is served may just have changed hands; plan next time
         now = parts.clock()
         before = self._plan or PrecisionPlan(served.precision, now)
         figures = tuple(self._figures(served.release, bits) for bits in served.precisions_available)
         around = Surroundings(parts.outlook.link(), parts.outlook.view(1), parts.both_fit())
-        plan = self._plan = plan_precision(before, figures, around, self._settings.plan, now)
+        plan = self._plan = plan_precision(before, figures, around, self._usual(), now)
+        if (plan.bits, plan.reason) != (before.bits, before.reason):
+            parts.sink.emit(PrecisionWeighed(now, plan))
         if plan.bits != before.bits:
             parts.sink.emit(PrecisionChanged(now, before.bits, plan))
         if plan.bits == served.precision or now - self._failed_at < self._settings.plan.dwell_s:
@@ -93,6 +105,20 @@ class PrecisionLoop:
         else:
             self._failed_at = parts.clock()
             self._plan = replace(plan, bits=served.precision, since=self._failed_at)
+
+    async def _rehearse(self, served: ModelInfo) -> bool:
+        """Measures every precision of a release that was not rehearsed yet; says whether it did."""
+        rehearsal, pinned = self._parts.rehearsal, self._settings.plan.pinned is not None
+        if rehearsal is None or pinned or served.release == self._rehearsed[0] or len(served.precisions_available) < 2:
+            return False
+        self._rehearsed = (served.release, {})
+        self._rehearsed = (served.release, await rehearsal.run(served))
+        return True
+
+    def _usual(self) -> PrecisionSettings:
+        """The plan's settings, with what an answer usually is on this node."""
+        tokens = self._parts.local.usual_tokens
+        return self._settings.plan if tokens is None else replace(self._settings.plan, tokens=max(1, round(tokens)))
 
     def _figures(self, release: str, bits: int) -> PrecisionFigures:
         speed = self._speed(bits)
@@ -106,6 +132,12 @@ class PrecisionLoop:
         )
 
     def _speed(self, bits: int) -> LatencyEstimate:
+        served = self._parts.local.served
+        ratio = None if served is None else self._ratio(bits, served.precision)
+        if served is not None and ratio is not None:
+            of_late = self._parts.local.latency(served.precision)
+            if of_late.first_token_s is not None and of_late.per_token_s is not None:
+                return LatencyEstimate(of_late.first_token_s * ratio[0], of_late.per_token_s * ratio[1])
         measured = self._parts.local.latency(bits)
         if measured.first_token_s is not None and measured.per_token_s is not None:
             return measured
@@ -114,3 +146,12 @@ class PrecisionLoop:
             return measured
         power = 1 if bits == 8 else -1
         return LatencyEstimate(other.first_token_s * _PREFILL_RATIO**power, other.per_token_s * _DECODE_RATIO**power)
+
+    def _ratio(self, bits: int, served: int) -> tuple[float, float] | None:
+        """How much longer first token and further tokens take than at `served`; None without a rehearsal."""
+        one, other = self._rehearsed[1].get(bits), self._rehearsed[1].get(served)
+        if one is None or other is None:
+            return None
+        if not (one.first_token_s and one.per_token_s and other.first_token_s and other.per_token_s):
+            return None
+        return one.first_token_s / other.first_token_s, one.per_token_s / other.per_token_s

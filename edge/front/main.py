@@ -30,6 +30,7 @@ from edge.judge import CascadeParts, CascadeSettings
 from edge.local import LocalState
 from edge.node import EdgeNode, NoUpstream
 from edge.precision import PrecisionLoop, PrecisionLoopSettings, PrecisionParts
+from edge.rehearsal import Rehearsal
 from edge.remembered import remember
 from edge.upstream import UpstreamSettings, UpstreamState
 from release.errors import ReleaseError
@@ -80,7 +81,10 @@ class Front:
         run_dir = config.engine_socket.parent
         activator = Activator(control, self.local, sink, clock, lambda last: remember(run_dir, last))
         self.node = EdgeNode(Cascade(parts, settings), settings, self.local, self.state)
-        planning = PrecisionParts(self.local, self.state, calibrated, activator, sink, clock, _both_fit(manifests))
+        rehearsal = Rehearsal(engine, activator, clock) if config.rehearse and config.upstream else None
+        planning = PrecisionParts(
+            self.local, self.state, calibrated, activator, sink, clock, _both_fit(manifests), rehearsal
+        )
         self.precision = PrecisionLoop(planning, _precision_settings(config))
         following = FollowParts(
             self.upstream, self.state, self.local, calibrated, activator, sink, clock, config.releases_dir

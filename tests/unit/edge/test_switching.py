@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from edge.activation import Activator
 from edge.calibration import Calibrated
-from edge.events import Activated, ActivationFailed, EngineChanged
+from edge.events import Activated, ActivationFailed, EngineChanged, PrecisionWeighed
 from edge.follow import Follower, FollowParts
 from edge.local import LocalState
 from edge.precision import PrecisionLoop, PrecisionLoopSettings, PrecisionParts
+from edge.rehearsal import REHEARSAL, Rehearsal
 from edge.releases import find, start_with
 from edge.upstream import UpstreamSettings, UpstreamState
 from release.errors import ReleaseError
@@ -30,8 +31,8 @@ from tests.fakes.node import Events, cloud, engine
 from tests.fakes.releases import write_release
 from tests.unit.edge.test_calibration import entry
 from wire.errors import PreconditionFailed, Unavailable
-from wire.messages import Final, Tier, Usage
-from wire.service import Exchange
+from wire.messages import Delta, Final, GenerateEvent, GenerateRequest, Tier, Usage
+from wire.service import Call, Exchange
 
 
 class Node:
@@ -71,9 +72,9 @@ class Node:
 
     def measure(self) -> None:
         """Lets it measure both tiers: 4-bit 20 ms a token, the cloud 10 ms."""
-        answer = Final("stop", Usage(1, 11), Tier.EDGE, precision=4)
-        self.local.answered(answer, 0.1, 0.3)
-        self.state.succeeded(dataclasses.replace(answer, tier=Tier.CLOUD), 0.05, 0.15)
+        answer = Final("stop", Usage(1, 32), Tier.EDGE, precision=4)
+        self.local.answered(answer, 0.1, 0.1 + 31 * 0.02)
+        self.state.succeeded(dataclasses.replace(answer, tier=Tier.CLOUD), 0.05, 0.05 + 31 * 0.01)
 
 
 @pytest.fixture
@@ -182,6 +183,88 @@ async def test_a_dead_link_brings_eight_bits_home(root: Path) -> None:
     node.cut()
     await node.loop.step()
     assert node.control.asked[-1] == ("", 8)
+
+
+class Slower(FakeInference):
+    """Takes longer by the bits it is at: 4-bit 0.1 s and 10 ms a token, 8-bit thrice and twice that."""
+
+    node: Node
+
+    async def generate(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
+        eight = self.model.precision == 8
+        first = True
+        async for event in super().generate(request, call):
+            if isinstance(event, Delta):
+                self.node.now += (0.3 if eight else 0.1) if first else (0.02 if eight else 0.01)
+                first = False
+            yield event
+
+
+def rehearsing(root: Path) -> Node:
+    node = Node(root, calibrated_release(root / "a", "1.0.0"))
+    slower = Slower(model=dataclasses.replace(node.engine.model, precision=8))
+    slower.node, node.engine, node.control.inference = node, slower, slower
+    node.local._engine = slower
+    parts = dataclasses.replace(
+        node.loop._parts, rehearsal=Rehearsal(slower, node.loop._parts.activator, lambda: node.now)
+    )
+    node.loop = PrecisionLoop(parts, PrecisionLoopSettings())
+    return node
+
+
+async def test_every_precision_is_measured_once_and_what_was_served_is_served_again(root: Path) -> None:
+    node = rehearsing(root)
+    await node.local.refresh()
+    for _ in range(3):
+        await node.loop.step()
+    assert node.control.asked == [("", 4), ("", 8)]
+    assert all(event.why == REHEARSAL for event in node.events.seen if isinstance(event, Activated))
+    node.local.answered(Final("stop", Usage(1, 11), Tier.EDGE, precision=8), 0.6, 1.0)  # busier than in the rehearsal
+    four, eight = node.loop._speed(4), node.loop._speed(8)
+    assert (eight.first_token_s, eight.per_token_s) == pytest.approx((0.6, 0.04))
+    assert (four.first_token_s, four.per_token_s) == pytest.approx((0.2, 0.02))
+
+
+async def test_a_rehearsal_that_fails_leaves_the_usual_guess(root: Path) -> None:
+    node = rehearsing(root)
+    await node.local.refresh()
+    node.engine.fail_after = (1, Unavailable("died"))
+    await node.loop.step()
+    node.engine.fail_after = None
+    assert node.local.served is not None
+    assert node.local.served.precision == 8
+    node.local.answered(Final("stop", Usage(1, 11), Tier.EDGE, precision=8), 0.6, 1.0)
+    assert (node.loop._speed(4).per_token_s or 1.0) < 0.04
+    await node.loop.step()
+    assert node.control.asked[-1] == ("", 8)
+
+
+async def test_a_pinned_node_rehearses_nothing(root: Path) -> None:
+    node = rehearsing(root)
+    node.loop = PrecisionLoop(node.loop._parts, PrecisionLoopSettings(plan=PrecisionSettings(pinned=8)))
+    await node.local.refresh()
+    await node.loop.step()
+    assert node.control.asked == []
+
+
+async def test_what_the_plan_weighs_is_told_when_its_reason_changes(root: Path) -> None:
+    node = Node(root, calibrated_release(root / "a", "1.0.0"))
+    await node.local.refresh()
+    for _ in range(3):
+        await node.loop.step()
+    node.measure()
+    node.link(0.005, 1e8)
+    await node.loop.step()
+    told = [event.plan.reason for event in node.events.seen if isinstance(event, PrecisionWeighed)]
+    assert told == ["link_unknown", "escalating_is_cheap"]
+
+
+async def test_the_plan_is_made_for_answers_as_long_as_they_have_been(root: Path) -> None:
+    node = Node(root, calibrated_release(root / "a", "1.0.0"))
+    assert node.loop._usual().tokens == PrecisionSettings().tokens
+    for tokens in (4, 4, 6):
+        node.local.answered(Final("stop", Usage(1, tokens), Tier.EDGE, precision=8), 0.1, 0.2)
+    assert node.loop._usual().tokens == 4
 
 
 async def test_a_switch_that_fails_is_not_tried_over_and_over(root: Path) -> None:

@@ -1,0 +1,77 @@
+"""Measures every precision on this box, once, before the node plans which to hold.
+
+How much slower 8-bit weights are than 4-bit ones depends on the CPU: where int8 has instructions of
+its own they prefill faster, elsewhere much slower. A guess would settle the plan before it was ever
+tried. So each precision is put in force for a moment and answers one fixed prompt; afterwards the
+node serves what it served. Requests that come meanwhile are answered as ever.
+
+Must not know: links, upstreams, the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+
+from edge.activation import Activator
+from edge.ports import Clock
+from router.latency import LatencyEstimate
+from wire.deadline import Deadline
+from wire.errors import WeirError
+from wire.messages import Constraints, Delta, Final, GenerateRequest, Message, ModelInfo, Sampling, TierConstraint
+from wire.service import Call, InferenceService
+
+REHEARSAL = "rehearsal"
+_DEADLINE_S = 30.0
+_TOKENS = 8
+# About a hundred tokens for most tokenizers, as a short question with its instructions has.
+_PROMPT = "A customer writes: the parcel was sent on Monday and has not arrived. " * 6 + "Say what to do next."
+
+
+class Rehearsal:
+    """One per node; `run` is called once per release."""
+
+    def __init__(self, engine: InferenceService, activator: Activator, clock: Clock) -> None:
+        self._engine, self._activator, self._clock = engine, activator, clock
+
+    async def run(self, served: ModelInfo) -> Mapping[int, LatencyEstimate]:
+        """How fast each precision is; empty when one could not be measured. Ends with what was served."""
+        found: dict[int, LatencyEstimate] = {}
+        others = [bits for bits in served.precisions_available if bits != served.precision]
+        try:
+            for bits in (served.precision, *others):
+                if bits != served.precision and not await self._put(served.release, bits):
+                    return {}
+                found[bits] = await self._measure()
+        except WeirError:
+            return {}
+        finally:
+            if others:
+                await self._put(served.release, served.precision)
+        return found
+
+    async def _put(self, release: str, bits: int) -> bool:
+        return await self._activator.put(None, release, bits, REHEARSAL)
+
+    async def _measure(self) -> LatencyEstimate:
+        await self._ask(1)  # the first answer of fresh weights pays for their way into memory
+        return await self._ask(_TOKENS)
+
+    async def _ask(self, tokens: int) -> LatencyEstimate:
+        request = GenerateRequest(
+            messages=(Message("user", _PROMPT),),
+            sampling=Sampling(max_tokens=tokens, temperature=0.0),
+            constraints=Constraints(TierConstraint.EDGE_ONLY),
+            return_logprobs=True,
+        )
+        began, first = self._clock(), None
+        final: Final | None = None
+        async with aclosing(self._engine.generate(request, Call(Deadline.after(_DEADLINE_S)))) as events:  # type: ignore[type-var]
+            async for event in events:
+                if isinstance(event, Delta) and first is None:
+                    first = self._clock() - began
+                elif isinstance(event, Final):
+                    final = event
+        if final is None or first is None:
+            return LatencyEstimate()
+        return LatencyEstimate().after(first, self._clock() - began, final.usage.completion_tokens)
