@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import importlib.metadata
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -108,8 +110,15 @@ def build_release(
 
 @contextlib.contextmanager
 def _room(out: Path) -> Iterator[Path]:
-    """A hidden folder beside `out`, gone afterwards; a full disk becomes OutOfSpace."""
-    work = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    """A hidden folder beside `out`, gone afterwards; a full disk becomes OutOfSpace.
+
+    Its name holds this process's id, so that what a killed build left behind can be told and removed.
+    """
+    for left in out.parent.glob(f".{glob.escape(out.name)}-*-*"):
+        pid = left.name.split("-")[-2]
+        if pid.isdecimal() and not _alive(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{out.name}-{os.getpid()}-", dir=out.parent))
     try:
         yield work
     except OSError as error:
@@ -118,6 +127,16 @@ def _room(out: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _publish(made: Path, out: Path, work: Path) -> None:

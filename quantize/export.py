@@ -16,6 +16,7 @@ from typing import Protocol
 
 from quantize.architecture import SourceModel
 from quantize.errors import ExportFailed, OutOfSpace
+from runtime.child import PARENT_VARIABLE
 
 GRAPH = "model.onnx"
 _TIMEOUT_S = 3600.0
@@ -36,11 +37,14 @@ def export_graph(source: SourceModel, work: Path, *, threads: int = 1) -> Path:
     _demand_space(source, work)
     out, cache = work / "exported", work / "cache"
     command = [
-        *(sys.executable, "-m", "onnxruntime_genai.models.builder"),
+        *(sys.executable, "-m", "quantize.exporter"),
         *("-i", str(source.path.resolve()), "-o", str(out), "-p", "fp32", "-e", "cpu", "-c", str(cache)),
     ]
+    paths = (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
     environment = {
         **os.environ,
+        PARENT_VARIABLE: str(os.getpid()),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "OMP_NUM_THREADS": str(threads),

@@ -40,9 +40,11 @@ class _Job:
 
 
 class Reference:
-    """A loaded cloud model."""
+    """A loaded cloud model. `dtype` is torch's name of one; None takes what suits this CPU."""
 
-    def __init__(self, folder: Path, *, threads: int, eos_token_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, threads: int, eos_token_ids: Sequence[int] = (), dtype: str | None = None
+    ) -> None:
         import torch
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
@@ -51,8 +53,9 @@ class Reference:
         torch.set_num_threads(threads)
         self._torch = torch
         self._tokenizer = Tokenizer.load(folder, eos_token_ids)
+        chosen = dtype or ("bfloat16" if native_bfloat16() else "float32")
         self._model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.bfloat16 if native_bfloat16() else torch.float32, local_files_only=True
+            folder, dtype=getattr(torch, chosen), local_files_only=True
         ).eval()
 
     def answers(
