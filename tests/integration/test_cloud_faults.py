@@ -53,9 +53,12 @@ async def test_a_killed_rank_fails_its_requests_at_once_and_the_group_comes_back
         with pytest.raises(Unavailable, match="they are restarted"):
             await request
         assert time.monotonic() - killed_at < 2.0
-        with pytest.raises(Unavailable, match=r"down|starting"):
+        # The host may see its ranks' socket break a moment before it sees their deaths.
+        with pytest.raises(Unavailable, match=r"down|starting|restarted"):
             await client.answer(ask())
-        assert not await serving(pair)
+        while await serving(pair):
+            assert time.monotonic() - killed_at < 2.0
+            await asyncio.sleep(0.02)
         after = await client.until_ready(restarts=before.restarts + 1)
         assert not {rank.pid for rank in before.ranks} & {rank.pid for rank in after.ranks}
         assert (await client.answer(ask())).final.usage.completion_tokens == 24
