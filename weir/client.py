@@ -44,6 +44,9 @@ from wire.messages import (
 from wire.service import Call
 
 DEFAULT_DEADLINE_S = 30.0
+# A caller that reads pieces wants them as they come; one that waits for the whole wants the node to have
+# judged all of it. See docs/adr/0004.
+STREAM_COMMIT_RULE = "prefix:8"
 
 Prompt = str | Iterable[Message | Mapping[str, str]]
 
@@ -52,8 +55,9 @@ class Options(TypedDict, total=False):
     """What may be said beside the prompt. Everything left out is the serving node's default.
 
     `tier` is auto, edge_only or cloud_only. `deadline_s` is shared by every tier on the way.
-    `commit_rule` is "end" or "prefix:<tokens>": when a streaming node may show edge tokens. `raw`
-    sends the prompt as it is, without the model's chat template.
+    `commit_rule` is "end" or "prefix:<tokens>": when a node may show edge tokens. Left out, `stream`
+    asks for STREAM_COMMIT_RULE and `generate` leaves it to the node. `raw` sends the prompt as it is,
+    without the model's chat template.
     """
 
     model: str
@@ -260,13 +264,18 @@ class AsyncClient:
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> AnswerStream:
         """The answer piece by piece. Raises WeirError at the first piece that cannot be had."""
+        if "commit_rule" not in options:
+            options["commit_rule"] = STREAM_COMMIT_RULE
+        return self._ask(prompt, options)
+
+    def _ask(self, prompt: Prompt, options: Options) -> AnswerStream:
         deadline = Deadline.after(options.get("deadline_s", DEFAULT_DEADLINE_S))
         call = Call(deadline, options.get("traceparent", ""))
         return AnswerStream(self._service, build_request(prompt, options), call)
 
     async def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
         """The whole answer. Raises WeirError."""
-        async with self.stream(prompt, **options) as stream:
+        async with self._ask(prompt, options) as stream:
             async for _ in stream:
                 pass
             return stream.final

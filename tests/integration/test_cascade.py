@@ -64,13 +64,7 @@ async def test_the_cloud_answers_the_same_through_the_edge_as_by_itself(scene: S
 
 @pytest.mark.parametrize("tier", ["cloud_only", "auto", "edge_only"])
 async def test_streaming_is_real_from_end_to_end(scene: Scene, tier: str) -> None:
-    stream = scene.edge.stream(
-        "Tell me more.",
-        max_tokens=LONG,
-        temperature=0.0,
-        tier=tier,
-        commit_rule="prefix:8",  # type: ignore[arg-type]
-    )
+    stream = scene.edge.stream("Tell me more.", max_tokens=LONG, temperature=0.0, tier=tier)  # type: ignore[arg-type]
     pieces = [piece async for piece in stream]
     answer = stream.final
     assert answer.usage.completion_tokens >= 16

@@ -46,11 +46,7 @@ def ask(
     with Client(node, tls=tls, token=os.environ.get("WEIR_TOKEN")) as client:
         try:
             show = stream and not as_json
-            answers = client.stream(prompt, **options)
-            for piece in answers:
-                if show:
-                    typer.echo(piece, nl=False)
-            answer = answers.final
+            answer = _stream(client, prompt, options) if show else client.generate(prompt, **options)
         except Unavailable as error:
             raise _nobody(client, node, error) from error
     if as_json:
@@ -58,6 +54,14 @@ def ask(
         return
     typer.echo("" if show else answer.text)
     report.err().print(_provenance(answer), style="dim", soft_wrap=True, markup=False)
+
+
+def _stream(client: Any, prompt: Any, options: dict[str, Any]) -> Any:
+    """Prints the pieces as they come and returns the whole answer."""
+    answers = client.stream(prompt, **options)
+    for piece in answers:
+        typer.echo(piece, nl=False)
+    return answers.final
 
 
 def _nobody(client: Any, node: str, error: Exception) -> Exception:

@@ -109,6 +109,18 @@ async def test_a_stream_comes_in_pieces_and_ends_with_the_answer() -> None:
     assert (stream.final.first_chunk_ms or 1e9) < stream.final.total_ms / 2
 
 
+async def test_who_reads_pieces_gets_them_before_the_end_and_who_waits_leaves_it_to_the_node() -> None:
+    service = FakeInference()
+    with served(service) as target:
+        async with weir.AsyncClient(target) as client:
+            await client.generate("hello")
+            async with client.stream("hello") as stream:
+                assert [piece async for piece in stream]
+            async with client.stream("hello", commit_rule="end") as stream:
+                assert [piece async for piece in stream]
+    assert [request.constraints.commit_rule for request in service.requests] == ["", "prefix:8", "end"]
+
+
 async def test_leaving_a_stream_frees_the_node() -> None:
     service = FakeInference(hang=True)
     with served(service) as target:
