@@ -23,13 +23,15 @@ def draw(records: Sequence[Record], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(figsize=(11, 5), dpi=120)
     try:
         shown = _lay_out(axes, records)
         _alone(axes, records)
         axes.set_yscale("log")
+        for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            axis(ticker.FuncFormatter(lambda value, _: f"{value:.0f}"))
         axes.set_xlim(-1, shown)
         axes.set_xlabel("request")
         axes.set_ylabel("latency seen by the client, ms (log)")

@@ -24,8 +24,8 @@ from weir.demo.show import Show
 from weir.demo.summary import Outcome
 
 _RUNS_KEPT = 5
-# Probe often, so that a change of the link is noticed within the patience of somebody who watches.
-EDGE_SETTINGS = {"probe_bytes": 8192, "probe_interval_s": 1}
+# Probe often and change one's mind easily, so that a new link is answered within the patience of a watcher.
+EDGE_SETTINGS = {"probe_bytes": 8192, "probe_interval_s": 1, "precision_hysteresis": 0.03}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edge.rehearsal import REHEARSAL
+
 
 @dataclass(frozen=True, slots=True)
 class Switch:
@@ -32,7 +34,7 @@ class EventLog:
     switches: list[Switch] = field(default_factory=list)
     thresholds: dict[int, float] = field(default_factory=dict)
     plan: str = ""  # the planner's last words
-    breaker: str = ""
+    rehearsed: int = 0  # activations that only measured
     _offset: int = 0
     _precision: int = 0
 
@@ -48,13 +50,11 @@ class EventLog:
 
     def _take(self, event: dict[str, Any]) -> None:
         match event.get("event"):
-            case "PrecisionChanged":
+            case "PrecisionChanged" | "PrecisionWeighed":
                 plan = event["plan"]
                 self.plan = f"{plan['reason']}: {plan['text']}"
             case "ThresholdsChanged":
                 self.thresholds[int(event["precision"])] = float(event["threshold_end"])
-            case "BreakerChanged":
-                self.breaker = str(event["after"])
             case "EngineChanged" if event["available"]:
                 self._precision = int(event["precision"])
             case "Activated":
@@ -62,7 +62,9 @@ class EventLog:
 
     def _activated(self, event: dict[str, Any]) -> None:
         precision = int(event["precision"])
-        if self._precision and precision != self._precision:
+        if event["why"] == REHEARSAL:
+            self.rehearsed += 1
+        elif self._precision and precision != self._precision:
             self.switches.append(
                 Switch(precision, self._precision, event["weight_digest"], float(event["load_ms"]), event["why"])
             )
