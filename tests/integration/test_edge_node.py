@@ -23,20 +23,9 @@ import pytest
 from tests.fakes.inference import FakeInference
 from tests.integration.edge_process import EdgeProcess, calibrated_release, edge_process, until
 from wire.channel import bind, open_server
-from wire.deadline import Deadline
-from wire.errors import InvalidRequest, NotFound, TooLarge, WeirError
-from wire.grpc_client import InferenceClient
+from wire.errors import WeirError
 from wire.grpc_server import HealthReporter, add_inference
-from wire.messages import (
-    Constraints,
-    Delta,
-    Final,
-    GenerateRequest,
-    Message,
-    ModelInfo,
-    Sampling,
-)
-from wire.service import Call
+from wire.messages import ModelInfo
 
 SURE, UNSURE = 5.0, -1.0
 MESSAGES: list[Any] = [{"role": "user", "content": "Where is my parcel?"}]
@@ -80,10 +69,6 @@ async def serving(service: FakeInference) -> AsyncIterator[str]:
         await server.stop(0)
 
 
-def soon(seconds: float = 20.0) -> Call:
-    return Call(Deadline.after(seconds))
-
-
 def ask(node: EdgeProcess, **fields: Any) -> httpx.Response:
     body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 8, **fields}
     return httpx.post(f"{node.http}/v1/chat/completions", json=body, timeout=30)
@@ -105,25 +90,6 @@ def test_the_official_client_gets_answers_and_streams(node: EdgeProcess) -> None
     assert "".join(pieces) == whole.choices[0].message.content
     assert last.model_extra["weir"]["precision"] == 8
     assert [model.id for model in client.models.list()] == ["tiny"]
-
-
-async def test_grpc_streams_for_real(node: EdgeProcess) -> None:
-    client = InferenceClient(node.grpc)
-    request = GenerateRequest(
-        messages=(Message("user", "Tell me more."),),
-        sampling=Sampling(max_tokens=300, temperature=1.0, seed=3),
-        constraints=Constraints(commit_rule="prefix:8"),
-    )
-    began, arrivals, final = time.monotonic(), [], None
-    async for event in client.generate(request, soon()):
-        if isinstance(event, Delta) and event.text:
-            arrivals.append(time.monotonic() - began)
-        elif isinstance(event, Final):
-            final = event
-    await client.close()
-    assert final is not None
-    assert final.usage.completion_tokens >= 16
-    assert arrivals[0] < arrivals[-1] / 2
 
 
 BAD: list[tuple[str, bytes | dict[str, Any], int]] = [
@@ -160,27 +126,6 @@ def test_bad_input_is_a_4xx_with_a_message_and_disturbs_nobody(node: EdgeProcess
         assert len(answer.json()["error"]["message"]) > 10, name
     other.join(60)
     assert undisturbed[0].endswith("data: [DONE]\n\n")
-
-
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        ({"messages": ()}, InvalidRequest),
-        ({"model": "other"}, NotFound),
-        ({"sampling": Sampling(max_tokens=-1)}, InvalidRequest),
-        ({"sampling": Sampling(temperature=float("nan"))}, InvalidRequest),
-        ({"messages": (Message("user", "where is it? " * 400),)}, InvalidRequest),
-        ({"messages": (Message("user", "x" * 10_000_000),)}, TooLarge),
-        ({"messages": (Message("user", "x" * 2_000_000),)}, TooLarge),
-    ],
-)
-async def test_bad_input_over_grpc(node: EdgeProcess, change: dict[str, Any], kind: type[WeirError]) -> None:
-    client = InferenceClient(node.grpc)
-    fields: dict[str, Any] = {"messages": (Message("user", "hi"),), **change}
-    with pytest.raises(kind):
-        async for _ in client.generate(GenerateRequest(**fields), soon()):
-            pass
-    await client.close()
 
 
 def test_a_killed_engine_is_unavailable_and_then_back_by_itself(node: EdgeProcess) -> None:

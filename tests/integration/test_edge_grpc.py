@@ -1,0 +1,97 @@
+"""An edge node over gRPC, as processes: streams, bad input, reflection, what is named and not served."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from tests.integration.cloud_process import soon
+from tests.integration.edge_process import EdgeProcess, calibrated_release, edge_process
+from tests.unit.wire.test_reflection import ask_by_reflection
+from wire.errors import InvalidRequest, NotFound, TooLarge, WeirError
+from wire.grpc_client import InferenceClient
+from wire.messages import Constraints, Delta, Final, GenerateRequest, Message, Sampling
+
+SURE = 5.0
+
+
+@pytest.fixture(scope="module")
+def node(tiny_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeProcess]:
+    folder = tmp_path_factory.mktemp("releases") / "sure"
+    calibrated_release(tiny_release, folder, "1.0.0", SURE)
+    with edge_process(folder) as running:
+        yield running
+
+
+async def test_grpc_streams_for_real(node: EdgeProcess) -> None:
+    client = InferenceClient(node.grpc)
+    request = GenerateRequest(
+        messages=(Message("user", "Tell me more."),),
+        sampling=Sampling(max_tokens=300, temperature=1.0, seed=3),
+        constraints=Constraints(commit_rule="prefix:8"),
+    )
+    began, arrivals, final = time.monotonic(), [], None
+    async for event in client.generate(request, soon()):
+        if isinstance(event, Delta) and event.text:
+            arrivals.append(time.monotonic() - began)
+        elif isinstance(event, Final):
+            final = event
+    await client.close()
+    assert final is not None
+    assert final.usage.completion_tokens >= 16
+    assert arrivals[0] < arrivals[-1] / 2
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"messages": ()}, InvalidRequest),
+        ({"model": "other"}, NotFound),
+        ({"sampling": Sampling(max_tokens=-1)}, InvalidRequest),
+        ({"sampling": Sampling(temperature=float("nan"))}, InvalidRequest),
+        ({"messages": (Message("user", "where is it? " * 400),)}, InvalidRequest),
+        ({"messages": (Message("user", "x" * 10_000_000),)}, TooLarge),
+        ({"messages": (Message("user", "x" * 2_000_000),)}, TooLarge),
+    ],
+)
+async def test_bad_input_over_grpc(node: EdgeProcess, change: dict[str, Any], kind: type[WeirError]) -> None:
+    client = InferenceClient(node.grpc)
+    fields: dict[str, Any] = {"messages": (Message("user", "hi"),), **change}
+    with pytest.raises(kind):
+        async for _ in client.generate(GenerateRequest(**fields), soon()):
+            pass
+    await client.close()
+
+
+def test_a_client_without_the_protos_asks_by_reflection(node: EdgeProcess) -> None:
+    events = ask_by_reflection(node.grpc, "tiny", "Where is my parcel?")
+    kinds = [event.WhichOneof("event") for event in events]  # type: ignore[attr-defined]
+    assert (kinds[0], kinds[-1]) == ("committed", "final")
+    assert set(kinds[1:-1]) == {"delta"}
+    assert events[-1].final.release.startswith("tiny@")  # type: ignore[attr-defined]
+
+
+async def test_bytes_that_are_no_text_are_the_callers_fault(node: EdgeProcess) -> None:
+    async with grpc.aio.insecure_channel(node.grpc) as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match="UTF-8") as caught:
+            async for _ in channel.unary_stream("/weir.v1.Inference/Generate")(b"\x1a\x02\xff\xfe", timeout=5):
+                pass
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("method", ["Inference/Classify", "Inference/Score", "Fleet/Enroll", "Fleet/Explain"])
+async def test_what_is_named_and_not_served_says_so(node: EdgeProcess, method: str) -> None:
+    async with grpc.aio.insecure_channel(node.grpc) as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match=method.partition("/")[2]) as caught:
+            await channel.unary_unary(f"/weir.v1.{method}")(b"", timeout=5)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    client = InferenceClient(node.grpc)
+    (model,) = (await client.describe(soon())).models
+    await client.close()
+    assert {"classify", "score"}.isdisjoint({*model.capabilities, *model.tasks})
