@@ -1,21 +1,25 @@
-"""The real SmolLM2 by way of a gateway and two ranks. Its 9 heads do not divide: attention is replicated."""
+"""The real SmolLM2 by way of an edge, a gateway and two ranks. Its 9 heads do not divide: attention is replicated."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from quantize.sources.resolve import resolve
 from tests.integration.cloud_process import Client, ask, engine_host, free_port, running, soon
+from tests.integration.edge_process import calibrated_release, edge_process
 from tests.releases import SMOLLM2_FOLDER
 from wire.grpc_client import EngineControlClient, InferenceClient
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(600)]
 
 TOKENS = 16
+UNSURE = -1.0
 QUESTIONS = ("What is the capital of France?", "Say hello in Spanish.", "Name a colour of the rainbow.")
 
 
@@ -37,7 +41,16 @@ def one_process(folder: Path) -> list[list[int]]:
     return answers
 
 
-async def test_two_ranks_answer_as_one_process_does(tmp_path: Path) -> None:
+def through_an_edge(release: Path, folder: Path, upstream: str) -> dict[str, Any]:
+    """The answer to the first question of a node that is never sure, in OpenAI's shape."""
+    calibrated_release(release, folder, "1.0.0", UNSURE)
+    body = {"model": "", "messages": [{"role": "user", "content": QUESTIONS[0]}], "max_tokens": TOKENS}
+    with edge_process(folder, upstream=upstream, precision="4") as node:
+        answer = httpx.post(f"{node.http}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+    return dict(answer.json())
+
+
+async def test_two_ranks_answer_as_one_process_does_also_through_an_edge(tmp_path: Path, smollm2_release: Path) -> None:
     folder = Path(os.environ.get(SMOLLM2_FOLDER, "") or resolve("smollm2-135m-instruct").folder)
     address = f"127.0.0.1:{free_port()}"
     host_settings = {"name": "smollm2", "tensor_parallel_size": 2, "context_length": 256, "max_output_tokens": 64}
@@ -56,6 +69,7 @@ async def test_two_ranks_answer_as_one_process_does(tmp_path: Path) -> None:
                     await client.answer(ask(question, tokens=TOKENS, return_logprobs=True, hops=1, model="edge"), 120)
                     for question in QUESTIONS
                 ]
+                escalated = await asyncio.to_thread(through_an_edge, smollm2_release, tmp_path / "release", address)
             finally:
                 await client.inference.close()
                 await client.control.close()
@@ -66,3 +80,12 @@ async def test_two_ranks_answer_as_one_process_does(tmp_path: Path) -> None:
     assert answers[0].final.timings_ms["gateway_total"] > 0
     assert all(rank.parameter_bytes <= 0.65 * rank.parameter_bytes_total for rank in ranks)
     assert "9 attention heads and 3 key/value heads do not divide by 2 ranks" in host.log.read_text()
+    # The edge's own words went along, since both speak the same tokens; the cloud says that it has no use for them.
+    weir = escalated["weir"]
+    assert escalated["choices"][0]["message"]["content"] == answers[0].text
+    assert (weir["tier"], weir["reason"], weir["degraded"]) == ("cloud", "low_confidence", False)
+    assert (weir["draft"]["status"], weir["draft"]["accepted"]) == ("unsupported", 0)
+    assert weir["draft"]["offered"] > 0
+    assert {"edge_prefill", "edge_decode", "upstream_first", "gateway_queue", "engine_decode"} <= set(
+        weir["timings_ms"]
+    )
