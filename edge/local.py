@@ -8,7 +8,6 @@ what the precision plan compares.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from edge.events import EngineChanged, Sink
 from edge.ports import Clock
@@ -111,8 +110,3 @@ class LocalState:
             self._sink.emit(
                 EngineChanged(self._clock(), available, known.release, known.precision, known.weight_digest, detail)
             )
-
-    def activated(self, release: str, precision: int, weight_digest: str) -> None:
-        """What an activation put in force, known before the engine is asked again."""
-        if self._served is not None:
-            self._served = replace(self._served, release=release, precision=precision, weight_digest=weight_digest)

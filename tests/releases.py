@@ -18,6 +18,7 @@ from tests.models import tiny_llama_folder, tiny_qwen2_folder
 # A model folder to take instead of fetching the catalogue's; its weights must be SmolLM2's.
 SMOLLM2_FOLDER = "WEIR_TEST_SMOLLM2"
 
+_DIGITS, _KEPT = 12, 4
 # Parts of quantize that leave a built release as it is: changing them builds nothing anew.
 _AFTER_THE_BUILD = {"agreement", "calibrate", "edge_answers", "fit", "items", "progress", "reference"}
 
@@ -75,9 +76,17 @@ def _kept(name: str, build: Callable[[Path], None]) -> Path:
     code = [path for part in ("quantize", "release") for path in sorted((root / part).glob("*.py"))]
     code = [path for path in code if path.parent.name != "quantize" or path.stem not in _AFTER_THE_BUILD]
     cache = Cache.from_environment(os.environ)
-    key = f"test-release-{name}-{sha256_of(*code, root / 'tests' / 'models.py')[:12]}"
+    key = f"test-release-{name}-{sha256_of(*code, root / 'tests' / 'models.py')[:_DIGITS]}"
     with cache.locked(key, Silent()):
         if not cache.folder(key).exists():
             with cache.making(key) as draft:
                 build(draft)
+            _drop_old(cache, f"test-release-{name}-")
     return cache.folder(key)
+
+
+def _drop_old(cache: Cache, prefix: str) -> None:
+    """Every change of the code leaves a release behind: only the newest few stay."""
+    found = cache.folder(prefix).parent.glob(prefix + "?" * _DIGITS)
+    for old in sorted(found, key=lambda folder: folder.stat().st_mtime, reverse=True)[_KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
