@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
-import psutil
-
 from edge.activation import Activator
 from edge.calibration import Calibrated
 from edge.cascade import Cascade
@@ -42,6 +40,7 @@ from router.network import NetworkSettings
 from router.precision import PrecisionSettings
 from runtime.cpu import cpu_class
 from runtime.http_server import HttpServer
+from runtime.memory import free_bytes
 from wire.channel import ClientTls, bind, open_server
 from wire.grpc_client import EngineControlClient, InferenceClient
 from wire.grpc_server import HealthReporter, add_inference, add_unserved_fleet
@@ -173,7 +172,7 @@ def _manifests(root: Path) -> list[Manifest]:
 def _both_fit(manifests: list[Manifest]) -> Callable[[], bool]:
     """Whether memory holds the largest release at both precisions, as far as can be told now."""
     largest = max((sum(entry.bytes for entry in manifest.files) for manifest in manifests), default=0)
-    return lambda: psutil.virtual_memory().available > 2 * largest
+    return lambda: free_bytes() > 2 * largest
 
 
 def _tls(config: EdgeConfig) -> ClientTls | None:
