@@ -33,6 +33,7 @@ _RETRY_AFTER_S = 0.1
 _ANSWER_IN_HAND_S = 0.2  # to hand over an answer the edge has already
 _MOST_RESERVED = 0.5  # of the time left, for an edge that still has to write its answer
 _FAIR_DEADLINE_S = 1.0
+_DRAFT_TOKEN_BYTES = 7  # about three of its id and four of its log-prob
 _UNKNOWN_RESERVED = 0.3  # likewise, while nobody knows how long it takes
 
 
@@ -84,7 +85,8 @@ class Escalator:
                     if isinstance(event, Final):
                         told = True
                         first_at = run.upstream_first_at or self._clock()
-                        self._outlook.succeeded(event, first_at - began, self._clock() - began)
+                        total_s = self._clock() - began
+                        self._outlook.succeeded(event, first_at - began, total_s, _sent_bytes(run))
                     yield event
         except WeirError as error:
             if _speaks_against(error, allotted_s):
@@ -150,6 +152,11 @@ class Escalator:
             forecast = edge_forecast(self._local.view(), run.asked.max_tokens)
             reserved = min(forecast.seconds, left * _MOST_RESERVED) if forecast.complete else left * _UNKNOWN_RESERVED
         return Deadline(run.call.deadline.at - reserved)
+
+
+def _sent_bytes(run: Run) -> int:
+    """About what went up before the upstream could begin: the prompt, and the draft where there was one."""
+    return run.asked.prompt_bytes + _DRAFT_TOKEN_BYTES * run.draft_offered
 
 
 def _speaks_against(error: WeirError, allotted_s: float) -> bool:

@@ -74,7 +74,7 @@ class ActivationFailed:
 
 @dataclass(frozen=True, slots=True)
 class PrecisionWeighed:
-    """The plan for the precision has another reason than before, whether or not it changed the bits."""
+    """The plan for the precision has another reason or other costs, whether or not it changed the bits."""
 
     at: float
     plan: PrecisionPlan

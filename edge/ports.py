@@ -70,8 +70,11 @@ class Outlook(Protocol):
         """An escalation goes up; one of the three below follows."""
         ...
 
-    def succeeded(self, final: Final, first_s: float, total_s: float) -> None:
-        """It was answered, in this time."""
+    def succeeded(self, final: Final, first_s: float, total_s: float, sent_bytes: int) -> None:
+        """It was answered, in this time; about `sent_bytes` went up with it.
+
+        `final` is as the upstream sent it: its timings tell work from distance.
+        """
         ...
 
     def failed(self) -> None:

@@ -68,6 +68,7 @@ class PrecisionLoop:
         self._parts, self._settings = parts, settings
         self._plan: PrecisionPlan | None = None
         self._failed_at = -math.inf
+        self._told: PrecisionPlan | None = None
         self._rehearsed: tuple[str, Mapping[int, LatencyEstimate]] = ("", {})  # for which release, and how it went
 
     @property
@@ -93,7 +94,8 @@ class PrecisionLoop:
         figures = tuple(self._figures(served.release, bits) for bits in served.precisions_available)
         around = Surroundings(parts.outlook.link(), parts.outlook.view(1), parts.both_fit())
         plan = self._plan = plan_precision(before, figures, around, self._usual(), now)
-        if (plan.bits, plan.reason) != (before.bits, before.reason):
+        if _news(plan, self._told):
+            self._told = plan
             parts.sink.emit(PrecisionWeighed(now, plan))
         if plan.bits != before.bits:
             parts.sink.emit(PrecisionChanged(now, before.bits, plan))
@@ -155,3 +157,13 @@ class PrecisionLoop:
         if not (one.first_token_s and one.per_token_s and other.first_token_s and other.per_token_s):
             return None
         return one.first_token_s / other.first_token_s, one.per_token_s / other.per_token_s
+
+
+def _news(plan: PrecisionPlan, told: PrecisionPlan | None) -> bool:
+    """Whether a plan is worth telling: another outcome or reason, or a cost that is another by a quarter."""
+    if told is None or (plan.bits, plan.reason) != (told.bits, told.reason):
+        return True
+    return any(
+        abs(cost - told.costs_s.get(bits, cost)) > told.costs_s.get(bits, cost) / 4
+        for bits, cost in plan.costs_s.items()
+    )

@@ -1,8 +1,8 @@
 """What the node knows of its upstream: link, speed, breaker, what it serves, the escalation budget.
 
 Fed by three sources: the client's report of every finished call (`on_exchange`: the link), the
-outcome of escalations (the breaker and the upstream's speed), and Describe answers (what it serves,
-whether it is ready). All state is the router's immutable values; this holds the latest and tells the
+outcome of escalations (the breaker, the upstream's speed, and the link where the upstream says how
+long it worked), and Describe answers (what it serves, whether it is ready). All state is the router's immutable values; this holds the latest and tells the
 sink when one changed its condition. Must not know: how calls are made.
 """
 
@@ -24,6 +24,8 @@ from wire.service import Exchange
 
 _MINUTE_S = 60.0
 _UNREACHED = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+# What an upstream does one after the other before its first token, as a Final's timings name it.
+_BEFORE_FIRST_TOKEN = ("gateway_queue", "host_queue", "engine_tokenize", "engine_queue", "engine_prefill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +105,17 @@ class UpstreamState:
             self._escalations.append(self._clock())
         self._move_breaker(lambda breaker, now: breaker.started(now))
 
-    def succeeded(self, final: Final, first_s: float, total_s: float) -> None:
+    def succeeded(self, final: Final, first_s: float, total_s: float, sent_bytes: int) -> None:
         self._move_breaker(lambda breaker, now: breaker.succeeded(now))
         # The router adds the link by itself, so the upstream's own work is what is kept here.
-        rtt_s = self.link().rtt_s or 0.0
-        own_first, own_total = max(first_s - rtt_s, 0.0), max(total_s - rtt_s, 0.0)
-        self._latency = self._latency.after(own_first, own_total, final.usage.completion_tokens)
+        work_s = _work_before_first_token_s(final)
+        if work_s is None:
+            own_first_s = max(first_s - (self.link().rtt_s or 0.0), 0.0)
+        else:
+            own_first_s = work_s
+            self._learn_round_trip(first_s - work_s, sent_bytes)
+        own_total_s = own_first_s + max(total_s - first_s, 0.0)
+        self._latency = self._latency.after(own_first_s, own_total_s, final.usage.completion_tokens)
 
     def failed(self) -> None:
         self._move_breaker(lambda breaker, now: breaker.failed(now))
@@ -119,7 +126,7 @@ class UpstreamState:
     # --- the link
 
     def on_exchange(self, exchange: Exchange) -> None:
-        """Every finished call. Only Describe tells of the link alone: it waits for no work."""
+        """Every finished call. Only Describe tells of the link by its time alone: it waits for no work."""
         now = self._clock()
         if exchange.method.endswith("Describe"):
             if exchange.code in _UNREACHED:
@@ -131,11 +138,8 @@ class UpstreamState:
             self._move_network(self._network.reached())
 
     def probing(self) -> int:
-        """A probe is about to be sent; returns how much padding it should ask for."""
-        now = self._clock()
-        padding = self._network.probe_bytes(now)
-        self._network = self._network.probe_sent(now)
-        return padding
+        """How much padding the Describe that is about to be sent should ask for."""
+        return self._network.probe_bytes(self._clock())
 
     def described(self, description: Description | None) -> None:
         """What a Describe answered; None when it was not answered: then nothing is known but what it is."""
@@ -153,6 +157,19 @@ class UpstreamState:
         named = next((model for model in models if model.name == wanted), None)
         return named or (models[0] if models and not self._settings.model else None)
 
+    def _learn_round_trip(self, on_the_link_s: float, sent_bytes: int) -> None:
+        """From a call's time on the link, which its payload had a part in.
+
+        Without a known rate a payload that is long enough to tell would pass for distance: it tells nothing.
+        """
+        rate = self.link().bytes_per_s
+        if rate:
+            on_the_link_s -= sent_bytes / rate
+        elif sent_bytes >= self._settings.network.min_transfer_bytes:
+            return
+        if on_the_link_s > 0:
+            self._move_network(self._network.round_trip(on_the_link_s, self._clock()))
+
     def _move_breaker(self, move: Callable[[Breaker, float], Breaker]) -> None:
         now = self._clock()
         before = self._breaker.at(now)
@@ -167,3 +184,14 @@ class UpstreamState:
         if condition is not self._condition:
             self._sink.emit(LinkChanged(self._clock(), self._condition, condition, view))
             self._condition = condition
+
+
+def _work_before_first_token_s(final: Final) -> float | None:
+    """What the upstream says it spent before its first token; None where it does not say.
+
+    One that passed the request on says how long the next one worked, and not how far away that is.
+    """
+    timings = final.timings_ms
+    if "engine_prefill" not in timings or "upstream_first" in timings:
+        return None
+    return sum(timings.get(name, 0.0) for name in _BEFORE_FIRST_TOKEN) / 1e3

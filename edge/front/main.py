@@ -185,7 +185,7 @@ def _upstream_settings(config: EdgeConfig) -> UpstreamSettings:
     return UpstreamSettings(
         target=config.upstream,
         model=config.upstream_model,
-        network=NetworkSettings(probe_interval_s=config.probe_interval_s, max_probe_bytes=max(config.probe_bytes, 1)),
+        network=NetworkSettings(max_probe_bytes=max(config.probe_bytes, 1)),
         breaker=BreakerSettings(cooldown_s=1.0, max_cooldown_s=8.0),
         escalations_per_minute=config.escalations_per_minute,
     )

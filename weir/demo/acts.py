@@ -24,9 +24,9 @@ from weir.demo.summary import NARROW as NARROW_ACT
 from wire.errors import WeirError
 
 DEADLINE_S = 30.0
-SETTLE_S, SWITCH_S, RECOVERY_S, RESUME_S = 20.0, 45.0, 150.0, 60.0
-_FEW = 8
-_WARM_UP = 6
+SETTLE_S, SWITCH_S, RECOVERY_S, RESUME_S = 30.0, 60.0, 150.0, 60.0
+_FEW, _FIRST = 8, 2
+_BACK = 4
 
 
 class Play:
@@ -35,6 +35,8 @@ class Play:
     def __init__(self, scene: Scene, catalogue: Catalogue, show: Show, outcome: Outcome) -> None:
         self._scene, self._show, self._outcome = scene, show, outcome
         self._asked, self._warm = catalogue.asked, catalogue.fitted
+        self._noticed = 0  # switches shown
+        self._killed_at = 0.0
 
     async def run(self) -> None:
         """All acts in their order."""
@@ -50,12 +52,13 @@ class Play:
         """A few requests that do not count, so that the node knows its own speed and the cloud's."""
         show, scene = self._show, self._scene
         show.act("Warming up", "the node measures itself, the link and the cloud before anything counts")
-        step = max(1, len(self._warm) // _WARM_UP)
-        for item in self._warm[::step][:_WARM_UP]:
+        of_each_task = {item.task: item for item in self._warm}
+        for item in reversed(of_each_task.values()):
             await self._answer(item, "edge_only")
             await self._answer(item, "cloud_only")
         self._outcome.link_wide = await scene.measure_link(narrow=False)
         await self._until_planned(SETTLE_S)
+        await self._notice()
         show.say(f"the node serves {await scene.precision()}-bit weights; {self._words()}")
 
     async def cascade_and_cloud(self) -> None:
@@ -76,18 +79,17 @@ class Play:
     async def narrow(self) -> None:
         """Act two: the link is narrowed, the router notices by itself and changes precision and threshold."""
         show, scene = self._show, self._scene
-        before, switches = await scene.precision(), len(scene.events.switches)
+        before, switches, began = await scene.precision(), len(scene.events.switches), time.monotonic()
         show.act("Act 2 · a narrow link", f"{_shape(WIDE)} becomes {_shape(NARROW)}")
         scene.link.shape(NARROW)
-        seconds = await self._until_switched(switches, SWITCH_S)
-        self._outcome.link_narrow = await scene.measure_link(narrow=True)
-        after = await scene.precision()
-        if seconds is None:
-            show.warn(f"the router kept {before} bits for {SWITCH_S:.0f} s; {self._words()}")
-        else:
-            show.say(f"{before} → {after} bits after {seconds:.1f} s. Why: {scene.events.switches[-1].why}")
-            show.say(f"{self._thresholds()}; {scene.events.switches[-1].load_ms:.0f} ms to load")
         show.header()
+        for item in self._unsure()[:_FIRST]:
+            await self._ask(NARROW_ACT, item)
+        if await self._until_switched(switches, SWITCH_S):
+            show.say(f"that was {time.monotonic() - began:.1f} s after the link changed")
+        else:
+            show.warn(f"the router kept {before} bits for {SWITCH_S:.0f} s; {self._words()}")
+        self._outcome.link_narrow = await scene.measure_link(narrow=True)
         for item in self._few():
             await self._ask(NARROW_ACT, item)
         scene.link.shape(WIDE)
@@ -113,7 +115,7 @@ class Play:
         outcome.recovery_s = round(time.monotonic() - self._killed_at, 1)
         show.say(f"the engine host respawned them; ready {outcome.recovery_s:.1f} s after the kill")
         show.header()
-        unsure = self._unsure() or list(self._asked[:_FEW])
+        unsure = (self._unsure() or list(self._asked))[:_BACK]
         end = time.monotonic() + RESUME_S
         while time.monotonic() < end and not outcome.resumed:
             for item in unsure:
@@ -121,8 +123,8 @@ class Play:
                 outcome.resumed = outcome.resumed or record.tier == "cloud"
                 if time.monotonic() > end:
                     break
-            if not outcome.resumed:
-                await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0)
+            await self._notice()
 
     async def _ask(self, act: str, item: Item, tier: str = "auto") -> Record:
         began = time.monotonic()
@@ -133,6 +135,7 @@ class Play:
             record = Record(act, item.task, item.text, "", ms, error=f"{type(error).__name__}: {error.message}")
         self._outcome.records.append(record)
         self._show.record(record)
+        await self._notice()
         return record
 
     async def _answer(self, item: Item, tier: str) -> Answer:
@@ -163,22 +166,28 @@ class Play:
             still, last = (still + 1 if now == last else 0), now
             await asyncio.sleep(1.0)
 
-    async def _until_switched(self, switches: int, seconds: float) -> float | None:
-        """Seconds until the node put another precision in force; None when it did not in time."""
-        began = time.monotonic()
-        while time.monotonic() - began < seconds:
-            await self._scene.precision()
+    async def _until_switched(self, switches: int, seconds: float) -> bool:
+        """Waits until the node has put another precision in force than `switches` switches ago."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            await self._notice()
             if len(self._scene.events.switches) > switches:
-                return time.monotonic() - began
+                return True
             await asyncio.sleep(0.5)
-        return None
+        return False
+
+    async def _notice(self) -> None:
+        """Shows what the router changed by itself since the last look."""
+        await self._scene.precision()
+        events = self._scene.events
+        for switch in events.switches[self._noticed :]:
+            threshold = events.thresholds.get(switch.precision)
+            now = "" if threshold is None else f", threshold now {threshold:.2f}"
+            self._show.router(f"{switch.before} → {switch.precision} bits{now} · {switch.why}")
+        self._noticed = len(events.switches)
 
     def _words(self) -> str:
         return self._scene.events.plan or "the router has not weighed its precision yet"
-
-    def _thresholds(self) -> str:
-        known = ", ".join(f"{bits}-bit {value:.2f}" for bits, value in sorted(self._scene.events.thresholds.items()))
-        return f"threshold of confidence: {known}" if known else "thresholds are the release's"
 
 
 def _shape(shape: Shape) -> str:

@@ -27,8 +27,8 @@ from wire.messages import Tier
 from wire.service import Call
 
 WIDE = Shape(bytes_per_s=2_500_000, delay_s=0.005, jitter_s=0.002)
-NARROW = Shape(bytes_per_s=4_000, delay_s=0.4, jitter_s=0.05)
-_WIDE_PROBE_BYTES, _NARROW_PROBE_BYTES = 256 << 10, 12 << 10
+NARROW = Shape(bytes_per_s=2_000, delay_s=0.9, jitter_s=0.05)
+_WIDE_PROBE_BYTES, _NARROW_PROBE_BYTES = 256 << 10, 8 << 10
 RANKS = 2
 ENGINE_START_S, START_S = 240.0, 90.0
 
@@ -114,6 +114,8 @@ async def stage(props: Props, run_dir: Path) -> AsyncIterator[Scene]:
         await troupe.start(
             "gateway", "cloud", "serve", "--engine", engine, "--address", gateway, "--http-address", free_address()
         )
+        cloud = await stack.enter_async_context(AsyncClient(gateway))
+        await troupe.until("loading the cloud's model", lambda: _serves(cloud), ENGINE_START_S)
         node = await troupe.start(
             "edge", "edge", "serve", "--releases-dir", str(props.release_dir), "--upstream", link.address,
             "--grpc-address", grpc, "--http-address", free_address(), "--threads", "1", *_sets(props.edge_settings),
@@ -122,14 +124,12 @@ async def stage(props: Props, run_dir: Path) -> AsyncIterator[Scene]:
             troupe,
             link,
             await stack.enter_async_context(AsyncClient(grpc)),
-            await stack.enter_async_context(AsyncClient(gateway)),
+            cloud,
             EngineControlClient(engine),
             EventLog(node.log),
         )
         stack.push_async_callback(scene.engine.close)
         await troupe.until("starting the edge node", lambda: _serves(scene.edge), START_S)
-        await troupe.until("loading the cloud's model", lambda: _serves(scene.gateway), ENGINE_START_S)
-        # Until now the node has met an upstream that is not ready; let its breaker find out otherwise.
         await troupe.until("the node's first escalation", scene.escalates, START_S)
         yield scene
 

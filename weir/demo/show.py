@@ -50,6 +50,10 @@ class Show:
     def warn(self, text: str) -> None:
         self.console.print(Text(text, style="yellow"), soft_wrap=True)
 
+    def router(self, text: str) -> None:
+        """Something the router changed by itself."""
+        self.console.print(Text.assemble(("router  ", "bold magenta"), (text, "magenta")), soft_wrap=True)
+
     def header(self) -> None:
         self._row([Text(name, style="dim") for name, _, _ in _COLUMNS])
 
