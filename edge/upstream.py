@@ -2,8 +2,9 @@
 
 Fed by three sources: the client's report of every finished call (`on_exchange`: the link), the
 outcome of escalations (the breaker, the upstream's speed, and the link where the upstream says how
-long it worked), and Describe answers (what it serves, whether it is ready). All state is the router's immutable values; this holds the latest and tells the
-sink when one changed its condition. Must not know: how calls are made.
+long it worked), and Describe answers (what it serves, whether it is ready). All state is the router's
+immutable values; this holds the latest and tells the sink when one changed its condition. Must not
+know: how calls are made.
 """
 
 from __future__ import annotations

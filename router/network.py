@@ -1,8 +1,8 @@
 """What is known of the network between this node and its upstream, as an immutable value.
 
 Learned from traffic that flows anyway: round trips and their variation as RFC 6298 keeps them,
-throughput from transfers that are long enough to tell, failures in a row. A small probe when no
-round trip was measured for a while; it is padded when the throughput is old or in doubt.
+throughput from transfers that are long enough to tell, failures in a row. A node's regular question
+to its upstream is the probe of an idle link; it is padded when the throughput is old or in doubt.
 
 Invariants: time alone only takes knowledge away. An old figure becomes unknown, and so does an old
 "down"; nothing becomes fine or dead by waiting. A link that went down has its figures forgotten, for
@@ -27,14 +27,13 @@ _MUCH = 2.0  # throughputs further apart than by this factor are unlike each oth
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
-    """How figures are averaged, when they are too old, and when the link is probed."""
+    """How figures are averaged, when they are too old, and how a probe is padded."""
 
     throughput_weight: float = 0.5  # of the newest transfer
     min_transfer_bytes: int = 2048  # a shorter one tells latency, not throughput
     down_after: int = 3  # failures in a row
     stale_after_s: float = 30.0
     down_stale_after_s: float = 15.0
-    probe_interval_s: float = 2.0
     throughput_interval_s: float = 8.0  # a probe is padded when the throughput is older than this
     max_probe_bytes: int = 16 * 1024
     probe_transfer_s: float = 0.5  # a padded probe is sized to take about this long
@@ -48,7 +47,6 @@ class NetworkSettings:
         for name in (
             "stale_after_s",
             "down_stale_after_s",
-            "probe_interval_s",
             "throughput_interval_s",
             "probe_transfer_s",
         ):
@@ -70,8 +68,6 @@ class NetworkEstimate:
     throughput_at: float = 0.0
     failures: int = 0  # in a row
     failed_at: float = 0.0
-    probed_at: float | None = None
-    measured_at: float | None = None  # when a round trip was measured, or failed
     doubted: bool = False  # a sample was so unlike the others that the throughput must be looked at again
 
     def round_trip(self, seconds: float, now: float) -> NetworkEstimate:
@@ -85,7 +81,7 @@ class NetworkEstimate:
             doubted = self.doubted or abs(sample - self.rtt_s) > max(RTT_DEVIATIONS * self.rtt_var_s, self.rtt_s)
             variation = (1 - _VARIATION_WEIGHT) * self.rtt_var_s + _VARIATION_WEIGHT * abs(self.rtt_s - sample)
             rtt = (1 - _RTT_WEIGHT) * self.rtt_s + _RTT_WEIGHT * sample
-        measured = replace(self, rtt_s=rtt, rtt_var_s=variation, rtt_at=now, last_rtt_s=sample, measured_at=now)
+        measured = replace(self, rtt_s=rtt, rtt_var_s=variation, rtt_at=now, last_rtt_s=sample)
         return replace(measured, failures=0, doubted=doubted)
 
     def transfer(self, moved_bytes: int, seconds: float, now: float) -> NetworkEstimate:
@@ -126,19 +122,10 @@ class NetworkEstimate:
     def failed(self, now: float) -> NetworkEstimate:
         """After the upstream could not be reached (a refusal by an upstream that is there is no failure)."""
         failures = self.failures + 1 if self._recent_failure(now) else 1
-        estimate = replace(self, failures=failures, failed_at=now, measured_at=now)
+        estimate = replace(self, failures=failures, failed_at=now)
         if failures < self.settings.down_after:
             return estimate
         return replace(estimate, rtt_s=None, rtt_var_s=None, bytes_per_s=None)
-
-    def probe_sent(self, now: float) -> NetworkEstimate:
-        """After a probe was sent, so that it is not sent again while it is on its way."""
-        return replace(self, probed_at=now)
-
-    def probe_due(self, now: float) -> bool:
-        """Whether no round trip was measured, and no probe sent, for the probe interval."""
-        last = max((at for at in (self.measured_at, self.probed_at) if at is not None), default=None)
-        return last is None or now - last >= self.settings.probe_interval_s
 
     def probe_bytes(self, now: float) -> int:
         """How much padding the next probe should ask for: 0 while the throughput is young or the RTT unknown.

@@ -293,10 +293,21 @@ async def test_a_context_too_long_for_the_edge_may_fit_the_cloud() -> None:
 
 async def test_too_little_time_for_the_upstream_is_a_degraded_answer() -> None:
     node = await FakeNode(engine(0.4), cloud()).ready()
-    node.state.succeeded(Final("stop", Usage(1, 10), Tier.CLOUD), 3.0, 12.0)
+    node.state.succeeded(Final("stop", Usage(1, 10), Tier.CLOUD), 3.0, 12.0, 0)
     final = (await node.ask(request(), seconds=5.0)).final
     assert (final.reason, final.degraded, final.wanted_reason) == (Reason.DEADLINE, True, Reason.LOW_CONFIDENCE)
     assert node.upstream.requests == []  # type: ignore[union-attr]
+
+
+async def test_an_escalation_tells_the_link_where_the_upstream_says_how_long_it_worked() -> None:
+    above = cloud()
+    above.step_s = 0.02
+    above.final = Final("stop", Usage(3, 6), Tier.CLOUD, timings_ms={"host_queue": 5.0, "engine_prefill": 10.0})
+    node = await FakeNode(engine(0.4), above).ready()
+    assert node.state.link().rtt_s is None
+    assert (await node.ask(request())).final.tier is Tier.CLOUD
+    assert 0 < (node.state.link().rtt_s or 0.0) < 1
+    assert node.state.view(1).first_token_s == pytest.approx(0.015)
 
 
 async def test_the_breaker_opens_and_closes_again() -> None:
@@ -337,7 +348,7 @@ async def test_a_faster_upstream_is_preferred_where_the_operator_says_so() -> No
     settings = CascadeSettings(policy=Policy(prefer_faster_upstream=True))
     node = await FakeNode(engine(), cloud(), settings).ready()
     node.local.answered(replace(Final("stop", Usage(1, 10), Tier.EDGE), precision=8), 0.5, 2.0)
-    node.state.succeeded(Final("stop", Usage(1, 10), Tier.CLOUD), 0.01, 0.05)
+    node.state.succeeded(Final("stop", Usage(1, 10), Tier.CLOUD), 0.01, 0.05, 0)
     for _ in range(3):
         node.state._move_network(node.state.network.round_trip(0.001, time.monotonic()))
     node.state._move_network(node.state.network.transfer(1 << 20, 0.1, time.monotonic()))

@@ -74,7 +74,7 @@ class Node:
         """Lets it measure both tiers: 4-bit 20 ms a token, the cloud 10 ms."""
         answer = Final("stop", Usage(1, 32), Tier.EDGE, precision=4)
         self.local.answered(answer, 0.1, 0.1 + 31 * 0.02)
-        self.state.succeeded(dataclasses.replace(answer, tier=Tier.CLOUD), 0.05, 0.05 + 31 * 0.01)
+        self.state.succeeded(dataclasses.replace(answer, tier=Tier.CLOUD), 0.05, 0.05 + 31 * 0.01, 0)
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from edge.upstream import UpstreamSettings, UpstreamState
 from router.events import BreakerChanged, LinkChanged
 from router.network import NetworkSettings
@@ -51,15 +53,72 @@ async def test_probes_over_a_socket_tell_the_link_and_its_end() -> None:
     assert "known" in conditions
 
 
+def answer(**timings_ms: float) -> Final:
+    """Eleven tokens of the cloud."""
+    return Final("stop", Usage(1, 11), Tier.CLOUD, timings_ms=timings_ms)
+
+
+def described_in(known: UpstreamState, ms: float, padding: int = 100) -> None:
+    known.on_exchange(Exchange("/weir.v1.Inference/Describe", 10, padding, ms, ms, "OK"))
+
+
 def test_answers_tell_the_upstreams_own_speed_without_the_link() -> None:
     known, _ = state()
-    known.on_exchange(Exchange("/weir.v1.Inference/Describe", 10, 100, 200.0, 200.0, "OK"))
-    known.succeeded(Final("stop", Usage(1, 11), Tier.CLOUD), 0.5, 1.5)
+    described_in(known, 200.0)
+    known.succeeded(answer(), 0.5, 1.5, 0)
     view = known.view(1)
-    assert view.first_token_s is not None
-    assert abs(view.first_token_s - 0.3) < 1e-6
-    assert view.per_token_s is not None
-    assert abs(view.per_token_s - 0.1) < 1e-6
+    assert view.first_token_s == pytest.approx(0.3)
+    assert view.per_token_s == pytest.approx(0.1)
+
+
+def test_an_upstream_that_says_how_long_it_worked_tells_the_link_too() -> None:
+    known, events = state()
+    worked = answer(
+        gateway_queue=20, host_queue=30, engine_tokenize=5, engine_queue=45, engine_prefill=100, engine_decode=900
+    )
+    known.succeeded(worked, 0.25, 1.25, 300)
+    assert known.link().rtt_s == pytest.approx(0.05), "0.25 s less 0.2 s of work"
+    assert known.view(1).first_token_s == pytest.approx(0.2)
+    assert known.view(1).per_token_s == pytest.approx(0.1)
+    assert [event.after for event in events.seen if isinstance(event, LinkChanged)] == ["partly_known"]
+    described_in(known, 60.0)
+    assert known.link().rtt_s == pytest.approx(0.05 + 0.01 / 8), "both kinds of sample are of one mean"
+
+
+def test_on_a_narrow_link_a_payloads_time_is_not_taken_for_distance() -> None:
+    """The forecast adds payload over rate to the round trip: what is in one must not be in the other."""
+    known, _ = state()
+    described_in(known, 100.0)
+    described_in(known, 100.0 + 4096.0, padding=4096)  # 1000 bytes a second
+    for _ in range(20):
+        known.succeeded(answer(engine_prefill=200), 0.1 + 0.2 + 3.0, 5.0, 3000)
+    link = known.link()
+    assert link.bytes_per_s == pytest.approx(1000)
+    assert link.rtt_s == pytest.approx(0.1)
+    assert known.view(1).first_token_s == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("sent", "rtt_s"), [(2047, 0.4), (2048, None)])
+def test_without_a_known_rate_only_a_small_payload_tells_the_distance(sent: int, rtt_s: float | None) -> None:
+    known, _ = state()
+    known.succeeded(answer(engine_prefill=100), 0.5, 1.5, sent)
+    assert known.link().rtt_s == (None if rtt_s is None else pytest.approx(rtt_s))
+    assert known.view(1).first_token_s == pytest.approx(0.1)
+
+
+def test_work_that_took_longer_than_the_call_tells_nothing_of_the_link() -> None:
+    """As of an answer that the upstream had kept from an earlier try."""
+    known, _ = state()
+    known.succeeded(answer(engine_prefill=900), 0.05, 0.06, 10)
+    assert known.link().rtt_s is None
+
+
+def test_an_upstream_that_passed_the_request_on_does_not_say_how_far_the_next_one_is() -> None:
+    known, _ = state()
+    described_in(known, 100.0)
+    known.succeeded(answer(engine_prefill=50, upstream_first=350), 0.5, 1.5, 10)
+    assert known.link().rtt_s == pytest.approx(0.1)
+    assert known.view(1).first_token_s == pytest.approx(0.4)
 
 
 def test_refusals_are_no_news_of_the_link() -> None:

@@ -97,21 +97,6 @@ def test_an_old_figure_has_no_part_in_the_next() -> None:
 
 
 class TestProbes:
-    def test_one_is_due_at_first_and_then_when_no_round_trip_was_measured_for_a_while(self) -> None:
-        estimate = NetworkEstimate()
-        assert estimate.probe_due(0.0)
-        assert not estimate.probe_sent(0.0).probe_due(1.9), "it is on its way"
-        assert estimate.probe_sent(0.0).probe_due(2.0)
-        assert not estimate.round_trip(0.1, 5.0).probe_due(6.9)
-
-    def test_traffic_that_measures_no_round_trip_does_not_put_it_off(self) -> None:
-        assert known().reached().transfer(16_384, 1.0, 2.0).probe_due(2.0)
-
-    def test_a_link_that_is_down_is_probed_on(self) -> None:
-        down = known().failed(1.0).failed(1.0).failed(1.0)
-        assert not down.probe_due(2.9)
-        assert down.probe_due(3.0)
-
     def test_the_first_is_empty_and_the_next_padded(self) -> None:
         assert NetworkEstimate().probe_bytes(0.0) == 0
         assert NetworkEstimate().round_trip(0.1, 0.0).probe_bytes(0.0) == 16_384
@@ -149,7 +134,7 @@ def test_the_link_in_one_word() -> None:
     assert link_condition(LinkView(down=True)) is LinkCondition.DOWN
 
 
-@pytest.mark.parametrize("bad", ["throughput_weight", "down_after", "stale_after_s", "probe_interval_s"])
+@pytest.mark.parametrize("bad", ["throughput_weight", "down_after", "stale_after_s", "probe_transfer_s"])
 def test_settings_that_make_no_sense_are_refused_by_name(bad: str) -> None:
     with pytest.raises(ValueError, match=bad):
         NetworkSettings(**{bad: 0})  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Whole days of a link in virtual time: what the router's parts do together, and why.
 
-A simulated node sends a request every second, probes when a probe is due, and plans its precision as
+A simulated node sends a request every second, probes every other second, and plans its precision as
 the edge does. The link answers in RTT + bytes/rate, or not at all.
 """
 
@@ -49,6 +49,7 @@ FIGURES = (
     PrecisionFigures(8, first_token_s=0.24, per_token_s=0.018, escalation_share=0.30, expected_error=0.05),
 )
 CLOUD_FIRST_S, CLOUD_TOKEN_S, TOKENS = 0.1, 0.02, 24
+PROBE_S = 2
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,9 @@ class Node:
             self.ask(link, next(confidences), deadline_s)
 
     def probe(self, link: Link) -> None:
-        if not self.network.probe_due(self.now):
+        if self.now % PROBE_S:
             return
         padding = self.network.probe_bytes(self.now)
-        self.network = self.network.probe_sent(self.now)
         if link.up:
             self.network = self.network.probe(padding, link.rtt_s + padding / link.rate, self.now)
         else:
