@@ -133,13 +133,6 @@ async def active(store: StateStore, model: str) -> ActiveRelease | None:
     return None if entry is None else _read_active(entry)
 
 
-async def all_active(store: StateStore) -> dict[str, ActiveRelease]:
-    """The active release of every model that has one; of the first thousand models."""
-    listing = await store.list(ACTIVE)
-    found = [_read_active(entry) for entry in listing.entries]
-    return {one.model: one for one in found}
-
-
 async def activate(
     store: StateStore, model: str, release_id: str, *, by: str, now: datetime, expected: int | None = None
 ) -> ActiveRelease:

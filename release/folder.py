@@ -9,7 +9,6 @@ model runtime: it hands out named numpy arrays and the graph as bytes.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,9 @@ from release.errors import CorruptRelease, ManifestError, ReleaseError
 from release.listing import read_manifest
 from release.manifest import (
     BASE,
-    CHAT_TEMPLATE,
     CHUNK_BYTES,
     PLANE_HI,
     PLANE_LO,
-    TOKENIZER,
     File,
     Manifest,
     Matrix,
@@ -35,8 +32,6 @@ from release.manifest import (
 from release.planes import compose_blocks, compose_packed, unpackz
 
 Arrays = dict[str, NDArray[Any]]
-
-_READ_BYTES = 1 << 20
 
 
 def describe_file(path: Path, chunk_bytes: int = CHUNK_BYTES) -> File:
@@ -95,23 +90,6 @@ class Release:
             for bits in self.manifest.precisions
             if all((self.path / name).is_file() for name in (BASE, graph_name(bits), *planes[bits]))
         )
-
-    @property
-    def tokenizer_path(self) -> Path:
-        return self.path / TOKENIZER
-
-    @property
-    def chat_template(self) -> str | None:
-        """The chat template's text; None for a model without one."""
-        path = self.path / CHAT_TEMPLATE
-        return path.read_text(encoding="utf-8") if path.is_file() else None
-
-    def json(self, name: str) -> Mapping[str, Any]:
-        """A small JSON file of the release, such as tokenizer_config.json."""
-        content = json.loads((self.path / name).read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise CorruptRelease(f"{self.path / name} must hold a JSON object")
-        return content
 
     def graph(self, precision: int) -> bytes:
         """The ONNX graph of one precision, without weights."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Protocol
 
 from router.breaker import BreakerState
 from router.decision import Decision, LinkView, Moment
@@ -82,9 +81,3 @@ class LinkChanged:
 
 
 RouterEvent = Decided | PrecisionChanged | ThresholdsChanged | BreakerChanged | LinkChanged
-
-
-class EventSink(Protocol):
-    """Told of every event."""
-
-    def emit(self, event: RouterEvent) -> None: ...

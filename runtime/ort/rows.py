@@ -20,10 +20,6 @@ class RowShape:
     heads: int
     head_dim: int
 
-    def bytes_per_token(self) -> int:
-        """Of keys and values together, in float32."""
-        return 2 * 4 * self.layers * self.heads * self.head_dim
-
 
 class RowPool:
     """`slots` rows of `capacity` positions; names follow the graph's inputs."""
