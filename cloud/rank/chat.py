@@ -41,7 +41,7 @@ class Chat:
             return self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)[
                 "input_ids"
             ]
-        except TemplateError as error:
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise InvalidRequest(f"the model's chat template refuses these messages: {error}") from error
 
     def decode(self, token_ids: Sequence[int]) -> str:
