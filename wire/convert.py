@@ -1,4 +1,4 @@
-"""protobuf ↔ dataclasses for the Inference service, and bytes at either end.
+"""protobuf ↔ dataclasses for requests and the events of an answer, and bytes at either end.
 
 Decoding raises InvalidRequest for bytes that are no message (truncated, invalid UTF-8), so that bad
 input is the caller's error, not an internal one. An enum value from a newer peer decodes as the
@@ -8,7 +8,7 @@ field's default: readers must tolerate what they do not know yet.
 from __future__ import annotations
 
 import enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
@@ -281,60 +281,4 @@ def _final_in(x: pb.Final) -> m.Final:
         request_id=x.request_id,
         node=x.node,
         signals=_signals_in(x.signals) if x.HasField("signals") else None,
-    )
-
-
-_MODEL_SCALARS = (
-    "name",
-    "release",
-    "tokenizer_digest",
-    "precision",
-    "weight_format",
-    "weight_digest",
-    "context_length",
-    "max_output_tokens",
-    "calibration_id",
-)
-_MODEL_LISTS = ("tasks", "capabilities", "precisions_available")
-
-
-def _model_in(x: pb.ModelInfo) -> m.ModelInfo:
-    fields: dict[str, Any] = {name: getattr(x, name) for name in _MODEL_SCALARS}
-    fields |= {name: tuple(getattr(x, name)) for name in _MODEL_LISTS}
-    return m.ModelInfo(**fields)
-
-
-_LIMITS = tuple(m.Limits.__dataclass_fields__)
-
-
-def description_out(d: m.Description) -> bytes:
-    """A Description as bytes for the wire."""
-    return pb.DescribeResponse(
-        node=d.node,
-        tier=tier_out(d.tier),
-        version=d.version,
-        models=[
-            pb.ModelInfo(**{name: getattr(x, name) for name in (*_MODEL_SCALARS, *_MODEL_LISTS)}) for x in d.models
-        ],
-        limits=pb.Limits(**{name: getattr(d.limits, name) for name in _LIMITS}),
-        active_releases=dict(d.active_releases),
-        ready=d.ready,
-        not_ready_reason=d.not_ready_reason,
-        padding=d.padding,
-    ).SerializeToString()
-
-
-def description_in(data: bytes) -> m.Description:
-    """A Description from the wire."""
-    x = parse(pb.DescribeResponse, data)
-    return m.Description(
-        node=x.node,
-        tier=tier_in(x.tier),
-        version=x.version,
-        models=tuple(_model_in(y) for y in x.models),
-        limits=m.Limits(**{name: getattr(x.limits, name) for name in _LIMITS}),
-        active_releases=dict(x.active_releases),
-        ready=x.ready,
-        not_ready_reason=x.not_ready_reason,
-        padding=x.padding,
     )

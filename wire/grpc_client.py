@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from protos.weir.v1 import engine_pb2, inference_pb2
-from wire import convert, convert_engine
+from wire import convert, convert_describe, convert_engine
 from wire.channel import ClientTls, Identity, Metadata, open_channel
 from wire.errors import ERROR_METADATA_KEY, WeirError, from_grpc
 from wire.messages import Activation, Description, EngineStatus, GenerateEvent, GenerateRequest
@@ -128,7 +128,7 @@ class InferenceClient:
     async def describe(self, call: Call, probe_bytes: int = 0) -> Description:
         """See InferenceService."""
         data = inference_pb2.DescribeRequest(probe_bytes=probe_bytes).SerializeToString()
-        return convert.description_in(
+        return convert_describe.description_in(
             await self._connection.unary(f"{_INFERENCE}/Describe", data, call, self._observer)
         )
 

@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from protos.weir.v1 import engine_pb2, fleet_pb2, inference_pb2
-from wire import convert, convert_engine
+from wire import convert, convert_describe, convert_engine
 from wire.channel import Authenticator, Metadata
 from wire.deadline import Deadline
 from wire.errors import ERROR_METADATA_KEY, InvalidRequest, NotSupported, WeirError, grpc_code
@@ -30,6 +30,7 @@ _CONTROL = engine_pb2.DESCRIPTOR.services_by_name["EngineControl"].full_name
 _FLEET = fleet_pb2.DESCRIPTOR.services_by_name["Fleet"].full_name
 
 MAX_PROBE_BYTES = 256 << 10
+MAX_DEADLINE_S = 86_400.0
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _Unary = Callable[[bytes, Call], Awaitable[bytes]]
@@ -41,10 +42,16 @@ async def _abort(context: _Context, error: WeirError) -> NoReturn:
 
 
 class _Handlers:
-    """Builds guarded method handlers with one default deadline and one authenticator."""
+    """Builds guarded method handlers with one default and longest deadline and one authenticator."""
 
-    def __init__(self, default_deadline_s: float, authenticator: Authenticator | None) -> None:
+    def __init__(
+        self,
+        default_deadline_s: float,
+        authenticator: Authenticator | None,
+        max_deadline_s: float = MAX_DEADLINE_S,
+    ) -> None:
         self._default_deadline_s = default_deadline_s
+        self._max_deadline_s = max_deadline_s
         self._authenticator = authenticator
 
     def _call(self, method: str, context: _Context) -> Call:
@@ -54,7 +61,7 @@ class _Handlers:
         if self._authenticator is not None:
             self._authenticator.authenticate(method, metadata)
         remaining = context.time_remaining()
-        seconds = self._default_deadline_s if remaining is None else min(remaining, 86_400.0)
+        seconds = self._default_deadline_s if remaining is None else min(remaining, self._max_deadline_s)
         return Call(Deadline.after(seconds), dict(metadata).get("traceparent", ""), context.peer() or "")
 
     def unary(self, method: str, serve: _Unary) -> grpc.RpcMethodHandler[bytes, bytes]:
@@ -107,9 +114,10 @@ def add_inference(
     service: InferenceService,
     default_deadline_s: float,
     authenticator: Authenticator | None = None,
+    max_deadline_s: float = MAX_DEADLINE_S,
 ) -> None:
-    """Serves `service` as weir.v1.Inference."""
-    handlers = _Handlers(default_deadline_s, authenticator)
+    """Serves `service` as weir.v1.Inference. A caller that allows more than `max_deadline_s` is given that."""
+    handlers = _Handlers(default_deadline_s, authenticator, max_deadline_s)
 
     async def generate(data: bytes, call: Call) -> AsyncIterator[bytes]:
         events = service.generate(convert.request_in(data), call)
@@ -123,7 +131,7 @@ def add_inference(
         probe = convert.parse(inference_pb2.DescribeRequest, data).probe_bytes
         if not 0 <= probe <= MAX_PROBE_BYTES:
             raise InvalidRequest(f"probe_bytes is {probe}; it must lie between 0 and {MAX_PROBE_BYTES}")
-        return convert.description_out(await service.describe(call, probe))
+        return convert_describe.description_out(await service.describe(call, probe))
 
     methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Generate": handlers.stream("Generate", generate),

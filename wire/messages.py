@@ -1,7 +1,8 @@
 """What travels between tiers, as frozen dataclasses.
 
-The fields are those of protos/weir/v1/inference.proto; `wire.convert` maps one to the other. An
-absent optional is None, never a magic number. Enumerations carry the words that users see.
+The fields are those of protos/weir/v1/inference.proto; `wire.convert` and `wire.convert_describe` map
+one to the other. An absent optional is None, never a magic number. Enumerations carry the words that
+users see.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ async def serve(config: EdgeConfig) -> int:
         loop.add_signal_handler(number, stopping.set)
     front = Front(config)
     server = open_server()
-    add_inference(server, front.node, config.default_deadline_s)
+    add_inference(server, front.node, config.default_deadline_s, max_deadline_s=config.max_deadline_s)
     add_unserved_fleet(server)
     health = HealthReporter(server)
     try:

@@ -7,7 +7,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire import convert, convert_engine
+from wire import convert, convert_describe, convert_engine
 from wire.errors import WeirError
 from wire.messages import (
     Activation,
@@ -153,7 +153,7 @@ def test_events(event: Committed | Delta | Final) -> None:
 
 @given(descriptions)
 def test_descriptions(description: Description) -> None:
-    assert convert.description_in(convert.description_out(description)) == description
+    assert convert_describe.description_in(convert_describe.description_out(description)) == description
 
 
 @given(statuses)
@@ -168,6 +168,6 @@ def test_activations(activation: Activation) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_crash_the_reader(data: bytes) -> None:
-    for read in (convert.request_in, convert.event_in, convert.description_in, convert_engine.status_in):
+    for read in (convert.request_in, convert.event_in, convert_describe.description_in, convert_engine.status_in):
         with contextlib.suppress(WeirError):
             read(data)

@@ -31,9 +31,11 @@ class Recorder:
 
 
 @asynccontextmanager
-async def serving(service: FakeInference) -> AsyncIterator[tuple[InferenceClient, Recorder]]:
+async def serving(
+    service: FakeInference, max_deadline_s: float = 60.0
+) -> AsyncIterator[tuple[InferenceClient, Recorder]]:
     server = open_server()
-    add_inference(server, service, 30.0)
+    add_inference(server, service, 30.0, max_deadline_s=max_deadline_s)
     add_unserved_fleet(server)
     HealthReporter(server)
     port = bind(server, "127.0.0.1:0")
@@ -106,6 +108,14 @@ async def test_the_deadline_travels_and_ends_the_call() -> None:
             [event async for event in client.generate(REQUEST, soon(0.3))]
         assert service.calls[0].deadline.remaining_s() < 0.3
         await _until(lambda: service.slots_used == 0)
+
+
+@pytest.mark.parametrize(("asked", "given"), [(4000.0, 50.0), (20.0, 20.0)])
+async def test_nobody_is_given_more_time_than_the_server_allows(asked: float, given: float) -> None:
+    service = FakeInference()
+    async with serving(service, max_deadline_s=50.0) as (client, _):
+        [event async for event in client.generate(REQUEST, soon(asked))]
+    assert given - 10 < service.calls[0].deadline.remaining_s() <= given
 
 
 async def test_bytes_that_are_no_message_are_the_callers_fault() -> None:
