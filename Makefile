@@ -36,7 +36,7 @@ $(VENV)/.ready: requirements/dev.lock pyproject.toml
 	@touch $@
 
 demo: $(VENV)/.ready
-	$(BIN)/weir demo $(DEMO_FLAGS)
+	@$(BIN)/weir demo $(DEMO_FLAGS)
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest $(TEST_FLAGS)
