@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cloud_process import Host, ask, engine_host, soon, talkative_model
+from tests.integration.cloud_process import Client, Host, ask, engine_host, soon, talkative_model
 from wire.errors import (
     ContextTooLong,
     DeadlineExceeded,
@@ -97,20 +97,29 @@ async def test_the_first_chunk_comes_before_half_of_the_time(two: Host) -> None:
 
 async def test_a_client_that_leaves_frees_its_slot_within_a_step(two: Host) -> None:
     async with two.client() as client:
-        events = client.inference.generate(ask(tokens=LONG), soon())
-        async for event in events:
-            if isinstance(event, Delta):
-                break
-        before = await client.status()
-        assert before.active == 1
-        await events.aclose()  # type: ignore[attr-defined]
-        after = await client.status()
+        steps = [await _steps_after_leaving(client) for _ in range(3)]
+    # One step may run when rank 0 has the cancellation (test_rank_leave counts that exactly); seen from here
+    # one more may have begun while it was on its way through two processes. A machine that is busy elsewhere can
+    # only add to a count, so that the least of three is what the engine does.
+    assert min(steps) <= 2, steps
+
+
+async def _steps_after_leaving(client: Client) -> int:
+    """Decode steps between just before a client left an answer and the batch's standstill."""
+    events = client.inference.generate(ask(tokens=LONG), soon())
+    async for event in events:
+        if isinstance(event, Delta):
+            break
+    before = await client.status()
+    assert before.active == 1
+    await events.aclose()  # type: ignore[attr-defined]
+    after = await client.status()
+    async with asyncio.timeout(10.0):
         while after.active:
             after = await client.status()
-        # Steps that ran while the cancellation was on its way through three processes.
-        assert after.decode_steps - before.decode_steps <= 5
-        await asyncio.sleep(0.2)
-        assert (await client.status()).decode_steps == after.decode_steps
+    await asyncio.sleep(0.2)
+    assert (await client.status()).decode_steps == after.decode_steps
+    return after.decode_steps - before.decode_steps
 
 
 async def test_the_deadline_ends_an_answer_and_frees_its_slot(two: Host) -> None:
