@@ -15,8 +15,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "cloud": ("accelerate", "fastapi", "grpc_health", "grpc_reflection", "jinja2", "psutil", "redis", "torch",
               "transformers", "uvicorn"),
     "gateway": ("fastapi", "grpc_health", "grpc_reflection", "numpy", "psutil", "redis", "uvicorn"),
-    "quantize": ("accelerate", "gguf", "huggingface_hub", "jinja2", "numpy", "onnx", "onnxruntime",
-                 "onnxruntime_genai", "safetensors", "sklearn", "tokenizers", "torch", "transformers"),
+    "quantize": ("accelerate", "gguf", "huggingface_hub", "jinja2", "numpy", "onnx", "onnx_ir",
+                 "onnxruntime", "onnxruntime_genai", "psutil", "safetensors", "sklearn", "tokenizers", "torch", "transformers"),
     "bench": ("matplotlib", "numpy", "openai", "psutil"),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         app(args=list(arguments), prog_name="weir")
     except SystemExit as end:
         return _code(end.code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        report.err().print("interrupted")
         return report.FAILED
     except Exception as error:  # noqa: BLE001 - the command's one boundary
         return report.explain(error, "--json" in arguments)

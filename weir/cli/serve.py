@@ -127,7 +127,7 @@ def _model_folder(model: str | None, quiet: bool) -> tuple[Path | None, str | No
         return None, None
     if (path := Path(model).expanduser()).is_dir():
         return path, None
-    require("quantize", f"pulling {model}", "onnx", "onnxruntime", "onnxruntime_genai", "sklearn")
+    require("quantize", f"pulling {model}", "onnx", "onnx_ir", "onnxruntime", "onnxruntime_genai", "sklearn")
     from quantize.sources.resolve import resolve
     from weir.cli.progress import Bars
 
