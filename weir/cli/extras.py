@@ -16,7 +16,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
               "transformers", "uvicorn"),
     "gateway": ("fastapi", "grpc_health", "grpc_reflection", "numpy", "psutil", "redis", "uvicorn"),
     "quantize": ("accelerate", "gguf", "huggingface_hub", "jinja2", "numpy", "onnx", "onnx_ir",
-                 "onnxruntime", "onnxruntime_genai", "psutil", "safetensors", "sklearn", "tokenizers", "torch", "transformers"),
+                 "onnxruntime", "onnxruntime_genai", "psutil", "safetensors", "sklearn",
+                 "tokenizers", "torch", "transformers"),
     "bench": ("matplotlib", "numpy", "openai", "psutil"),
 }  # fmt: skip
 
