@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from wire.errors import DeadlineExceeded
 
+PASSED = "the request's deadline has passed; allow more time or ask for fewer tokens"
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -29,7 +31,7 @@ class Deadline:
     def check(self) -> None:
         """Raises DeadlineExceeded when past."""
         if self.expired:
-            raise DeadlineExceeded("the request's deadline has passed; allow more time or ask for fewer tokens")
+            raise DeadlineExceeded(PASSED)
 
     def capped(self, seconds: float) -> Deadline:
         """This deadline, or one `seconds` from now, whichever comes first."""

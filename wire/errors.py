@@ -24,6 +24,8 @@ from __future__ import annotations
 import grpc
 
 ERROR_METADATA_KEY = "weir-error"
+# A gRPC status with 8 KiB of details or more is lost on its way; a character can take 12 bytes there.
+MAX_MESSAGE_CHARACTERS = 600
 
 
 class WeirError(Exception):
@@ -31,7 +33,8 @@ class WeirError(Exception):
 
     @property
     def message(self) -> str:
-        return str(self.args[0]) if self.args else type(self).__name__
+        whole = str(self.args[0]) if self.args else type(self).__name__
+        return whole if len(whole) <= MAX_MESSAGE_CHARACTERS else whole[: MAX_MESSAGE_CHARACTERS - 1] + "…"
 
 
 class InvalidRequest(WeirError):

@@ -7,6 +7,7 @@ traffic the network estimate is made from.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator
 
@@ -16,17 +17,23 @@ import grpc.aio
 from protos.weir.v1 import engine_pb2, inference_pb2
 from wire import convert, convert_describe, convert_engine
 from wire.channel import ClientTls, Identity, Metadata, open_channel
-from wire.errors import ERROR_METADATA_KEY, WeirError, from_grpc
+from wire.deadline import PASSED
+from wire.errors import ERROR_METADATA_KEY, DeadlineExceeded, WeirError, from_grpc
 from wire.messages import Activation, Description, EngineStatus, GenerateEvent, GenerateRequest
 from wire.service import Call, Exchange, ExchangeObserver
 
 _INFERENCE = "/" + inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
+# W3C trace context. Anything else is not passed on, as the standard demands: a stranger's header must not make
+# metadata that gRPC refuses to send, which would look like a tier that cannot be reached.
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,256})?")
 _CONTROL = "/" + engine_pb2.DESCRIPTOR.services_by_name["EngineControl"].full_name
 
 
 def _error(error: grpc.aio.AioRpcError) -> WeirError:
     trailing = dict(error.trailing_metadata() or ())
     name = trailing.get(ERROR_METADATA_KEY)
+    if name is None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(PASSED)  # gRPC's own words for it ("Stream removed") help nobody
     return from_grpc(error.code(), error.details() or error.code().name, name if isinstance(name, str) else None)
 
 
@@ -59,7 +66,7 @@ class _Connection:
         self.channel = open_channel(target, tls)
 
     def metadata(self, call: Call) -> Metadata:
-        trace = (("traceparent", call.traceparent),) if call.traceparent else ()
+        trace = (("traceparent", call.traceparent),) if _TRACEPARENT.fullmatch(call.traceparent) else ()
         return (*trace, *(self._identity.metadata() if self._identity else ()))
 
     def _unary(self, method: str) -> grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from wire.errors import InvalidRequest, PreconditionFailed, TooLarge
 from wire.messages import Draft, GenerateRequest, Sampling
 
+_MOST_SHOWN = 40
 ROLES = ("system", "user", "assistant")
 
 
@@ -54,7 +55,7 @@ def _check_text(request: GenerateRequest, limits: RequestLimits) -> None:
         raise TooLarge(f"{len(request.messages)} messages; at most {limits.max_messages}")
     for index, message in enumerate(request.messages):
         if message.role not in ROLES:
-            raise InvalidRequest(f"messages[{index}].role is {message.role!r}; use one of {', '.join(ROLES)}")
+            raise InvalidRequest(f"messages[{index}].role is {_shown(message.role)}; use one of {', '.join(ROLES)}")
     if request.messages and not any(message.content.strip() for message in request.messages):
         raise InvalidRequest("every message is empty; say something")
     size = sum(len(message.content.encode()) for message in request.messages) + len(request.prompt.encode())
@@ -88,9 +89,14 @@ def commit_prefix(rule: str) -> int | None:
     if rule == "end":
         return None
     head, _, tail = rule.partition(":")
-    if head == "prefix" and tail.isdecimal() and 1 <= int(tail) <= 4096:
+    if head == "prefix" and tail.isdecimal() and len(tail) <= 4 and 1 <= int(tail) <= 4096:
         return int(tail)
-    raise InvalidRequest(f"commit_rule is {rule!r}; use 'end' or 'prefix:<tokens>'")
+    raise InvalidRequest(f"commit_rule is {_shown(rule)}; use 'end' or 'prefix:<tokens>'")
+
+
+def _shown(text: str) -> str:
+    """What a caller sent, for a message that must fit gRPC's trailing metadata."""
+    return repr(text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…")
 
 
 def _check_constraints(request: GenerateRequest) -> None:

@@ -50,6 +50,7 @@ def make_app(service: InferenceService, settings: HttpSettings, wall_clock: Call
     app.add_api_route("/readyz", face.ready, methods=["GET"], response_model=None)
     app.add_exception_handler(WeirError, _fault)
     app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(Exception, _unexpected)
     return app
 
 
@@ -58,6 +59,12 @@ async def _fault(_request: Request, error: Exception) -> Response:
         raise error
     kind = Refusal if isinstance(error, TooLarge) else JSONResponse
     return kind(errors.body(error), http_status(error), errors.headers(error))
+
+
+async def _unexpected(_request: Request, _error: Exception) -> Response:
+    """The server logs the fault with its trace after this; its text stays here."""
+    told = WeirError("an internal fault was logged on the server; the request was not answered")
+    return JSONResponse(errors.body(told), http_status(told))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

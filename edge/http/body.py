@@ -18,6 +18,9 @@ from wire.errors import Cancelled, InvalidRequest, TooLarge
 
 _DISCARD_SECONDS = 2.0
 _DISCARD_BYTES = 256 << 20
+# Checking a body field by field takes time and memory for each of them, in the event loop.
+_MOST_VALUES = 20_000
+_DEEPEST = 100
 
 
 async def read_json(request: Request, max_bytes: int, timeout_s: float) -> Any:
@@ -47,13 +50,28 @@ def _parse(data: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"the body is not UTF-8: byte {error.start} cannot be decoded") from error
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        document = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise InvalidRequest(f"the body is not JSON: {error.msg} at character {error.pos}") from error
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply") from error
     except ValueError as error:  # an integer with thousands of digits
         raise InvalidRequest(f"the body is not JSON that can be read: {error}") from error
+    _check_size(document)
+    return document
+
+
+def _check_size(document: Any) -> None:
+    left, waiting = _MOST_VALUES, [(document, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        left -= len(inside)
+        if left < 0:
+            raise TooLarge(f"the body holds more than {_MOST_VALUES} values, which is the most")
+        if depth > _DEEPEST:
+            raise InvalidRequest(f"the body is nested too deeply: more than {_DEEPEST} levels")
+        waiting.extend((part, depth + 1) for part in inside)
 
 
 def _no_constant(name: str) -> NoReturn:

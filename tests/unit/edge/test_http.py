@@ -121,6 +121,9 @@ BAD: list[tuple[str, bytes | dict[str, Any], int, str]] = [
     ("bad constraint", {**BODY, "weir": {"constraint": "moon"}}, 400, "weir.constraint"),
     ("bad deadline", {**BODY, "weir": {"deadline_ms": 0}}, 400, "deadline"),
     ("deep nesting", b"[" * 200_000, 400, "nested"),
+    ("a deep schema", b'{"a":' * 400 + b"1" + b"}" * 400, 400, "nested"),
+    ("a million messages", b'{"model": "fake", "messages": [' + b"{}," * 1_000_000 + b"{}]}", 413, "values"),
+    ("a hundred thousand options", {**BODY, "weir": {f"o{n}": 1 for n in range(100_000)}}, 413, "values"),
     ("long number", b'{"model": ' + b"9" * 6000 + b"}", 400, "JSON"),
     ("10 MB prompt", {**BODY, "messages": [{"role": "user", "content": "x" * 10_000_000}]}, 413, "bytes"),
 ]
@@ -173,6 +176,16 @@ async def test_faults_before_the_first_word_are_http_errors(
     assert answer.status_code == status
     assert answer.json()["error"]["message"] == error.message
     assert answer.json()["error"]["code"] == code
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_fault_nobody_foresaw_has_the_shape_of_the_others_and_keeps_its_text(stream: bool) -> None:
+    service = FakeInference(fail_before=RuntimeError("secret"))  # type: ignore[arg-type]
+    async with serving(service) as client:
+        answer = await client.post("/v1/chat/completions", json={**BODY, "stream": stream})
+    assert answer.status_code == 500
+    assert answer.json()["error"]["type"] == "server_error"
+    assert "secret" not in answer.text
 
 
 async def test_a_fault_after_the_first_word_ends_the_stream_with_an_error_and_without_done() -> None:

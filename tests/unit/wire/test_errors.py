@@ -40,3 +40,9 @@ def test_grpcs_own_size_error_is_too_large() -> None:
 
 def test_a_status_outside_the_table_is_internal_and_says_its_name() -> None:
     assert "DATA_LOSS" in errors.from_grpc(grpc.StatusCode.DATA_LOSS, "x").message
+
+
+def test_a_message_is_bounded() -> None:
+    message = errors.NotFound("\U0001f30a" * 100_000).message
+    assert len(message) == errors.MAX_MESSAGE_CHARACTERS
+    assert message.endswith("…")

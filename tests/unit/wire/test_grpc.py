@@ -104,7 +104,7 @@ async def test_a_vanished_task_frees_the_slot() -> None:
 async def test_the_deadline_travels_and_ends_the_call() -> None:
     service = FakeInference(hang=True)
     async with serving(service) as (client, _):
-        with pytest.raises(DeadlineExceeded):
+        with pytest.raises(DeadlineExceeded, match="allow more time"):
             [event async for event in client.generate(REQUEST, soon(0.3))]
         assert service.calls[0].deadline.remaining_s() < 0.3
         await _until(lambda: service.slots_used == 0)
@@ -116,6 +116,32 @@ async def test_nobody_is_given_more_time_than_the_server_allows(asked: float, gi
     async with serving(service, max_deadline_s=50.0) as (client, _):
         [event async for event in client.generate(REQUEST, soon(asked))]
     assert given - 10 < service.calls[0].deadline.remaining_s() <= given
+
+
+@pytest.mark.parametrize(
+    ("given", "arrives"),
+    [
+        ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", True),
+        ("", False),
+        ("garbage", False),
+        ("a\tb", False),
+        ("\xff\xfe", False),
+        ("x" * 30_000, False),
+    ],
+)
+async def test_a_traceparent_travels_and_what_is_none_does_no_harm(given: str, arrives: bool) -> None:
+    service = FakeInference()
+    async with serving(service) as (client, _):
+        events = [event async for event in client.generate(REQUEST, Call(Deadline.after(5), given))]
+    assert isinstance(events[-1], Final)
+    assert service.calls[0].traceparent == (given if arrives else "")
+
+
+async def test_a_fault_with_a_long_message_arrives_as_what_it_is() -> None:
+    service = FakeInference(fail_before=InvalidRequest("\U0001f30a" * 100_000))
+    async with serving(service) as (client, _):
+        with pytest.raises(InvalidRequest):
+            [event async for event in client.generate(REQUEST, soon())]
 
 
 async def test_bytes_that_are_no_message_are_the_callers_fault() -> None:

@@ -59,7 +59,23 @@ def test_commit_rules(rule: str, expected: int | None) -> None:
     assert commit_prefix(rule) == expected
 
 
-@pytest.mark.parametrize("rule", ["prefix:", "prefix:0", "prefix:-1", "prefix:x", "prefix:5000", "END", "prefix:²"])
+@pytest.mark.parametrize(
+    "rule", ["prefix:", "prefix:0", "prefix:-1", "prefix:x", "prefix:5000", "END", "prefix:²", "prefix:" + "9" * 5000]
+)
 def test_commit_rules_that_are_none(rule: str) -> None:
     with pytest.raises(InvalidRequest):
         commit_prefix(rule)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        GenerateRequest(messages=(Message("r" * 100_000, "x"),)),
+        GenerateRequest(messages=HELLO, constraints=Constraints(commit_rule="x" * 100_000)),
+    ],
+)
+def test_a_long_fault_is_not_told_whole(request_: GenerateRequest) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_request(request_, LIMITS)
+    assert len(caught.value.message) < 200
+    assert "use" in caught.value.message
