@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +17,8 @@ from wire.messages import ModelInfo
 from wire.service import Call, EngineControl
 
 _ACTIVATE_S = 120.0
+
+_log = logging.getLogger("weir.edge.activation")
 
 
 class Activatable(Protocol):
@@ -54,7 +57,11 @@ class Activator:
             except WeirError as error:
                 self._sink.emit(ActivationFailed(self._clock(), release, precision, why, error.message))
                 return False
-            self._remember(InForce(done.release, done.precision))
+            try:
+                self._remember(InForce(done.release, done.precision))
+            except OSError as error:
+                # A full disk must not end what answers: only a replaced engine would start with the release before.
+                _log.warning("what is in force was not noted for a restart: %s", error)
             await self._local.refresh()
             self.switches += 1
             self._sink.emit(

@@ -19,6 +19,7 @@ from router.latency import edge_forecast
 from wire.deadline import Deadline
 from wire.errors import (
     Cancelled,
+    Conflict,
     DeadlineExceeded,
     InvalidRequest,
     PreconditionFailed,
@@ -163,7 +164,7 @@ def _speaks_against(error: WeirError, allotted_s: float) -> bool:
     """Whether a failure is the upstream's. A caller's fault is not, nor is a deadline hardly anyone could meet."""
     if isinstance(error, DeadlineExceeded):
         return allotted_s >= _FAIR_DEADLINE_S
-    return not isinstance(error, (InvalidRequest, PreconditionFailed, TooLarge, Cancelled))
+    return not isinstance(error, (InvalidRequest, PreconditionFailed, TooLarge, Conflict, Cancelled))
 
 
 async def _next(events: AsyncGenerator[GenerateEvent, None], deadline: Deadline) -> GenerateEvent | None:

@@ -42,7 +42,7 @@ def run(config: EdgeConfig) -> int:
     own = config.run_dir is None
     run_dir = Path(tempfile.mkdtemp(prefix="weir-edge-")) if config.run_dir is None else config.run_dir
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
+        _make(run_dir)
         if len(str((run_dir / "engine.sock").resolve()).encode()) > _LONGEST_SOCKET:
             raise OSError(f"run_dir {run_dir} is too long for a socket's path; use a shorter one")
         settled = config.model_copy(update={"run_dir": run_dir.resolve()})
@@ -53,6 +53,13 @@ def run(config: EdgeConfig) -> int:
     finally:
         if own:
             shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _make(run_dir: Path) -> None:
+    try:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"run_dir {run_dir} cannot be made: {error.strerror}") from error
 
 
 class Launcher:
@@ -88,6 +95,7 @@ class Launcher:
 
         config = self._config
         release, precision = self._to_serve()
+        self._settle_folder()
         config.engine_socket.unlink(missing_ok=True)
         own = EngineConfig(
             socket=config.engine_socket,
@@ -106,17 +114,31 @@ class Launcher:
         return [ChildSpec("engine", (sys.executable, "-m", "edge.engine", own.model_dump_json()))]
 
     def _to_serve(self) -> tuple[Found, Literal[4, 8]]:
-        """What was in force last in this run_dir; else the first choice, with the pinned or the most bits."""
+        """What was in force last in this run_dir; else the first choice, with the pinned or the first bits."""
         last = remembered(self._config.engine_socket.parent)
         found = find(self._config.releases_dir, last.release) if last is not None else None
         release = found or self._release
         here, pinned = precisions_here(release), self._config.precision
-        wanted = int(pinned) if pinned != "auto" else last.precision if found is not None and last is not None else 8
+        wanted = last.precision if found is not None and last is not None else self._first_bits(release)
+        if pinned != "auto":
+            wanted = int(pinned)
         return release, 8 if wanted == 8 and (8 in here or pinned == "8") else 4
 
+    def _first_bits(self, release: Found) -> int:
+        """4 where the plan can weigh them against 8 and unsure answers have somewhere to go, else 8.
+
+        The 4-bit plane is the lighter one and the first to arrive; the plan moves on when that clearly gains.
+        """
+        return 4 if self._config.upstream and release.manifest.calibrations else 8
+
     def _front_specs(self) -> Sequence[ChildSpec]:
+        self._settle_folder()
         self._addresses.unlink(missing_ok=True)
         return [ChildSpec("front", (sys.executable, "-m", "edge.front", self._config.to_json()))]
+
+    def _settle_folder(self) -> None:
+        """A cleaner of temporary files may have taken it since the last start."""
+        _make(self._config.engine_socket.parent)
 
     async def _engine_ready(self) -> None:
         """Returns once the engine listens; whether its model is loaded is the front's to ask."""

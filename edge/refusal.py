@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge.run import Run
 from router.decision import Decision, Reason
-from wire.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable, WeirError
+from wire.errors import Conflict, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable, WeirError
 
 _WAYS: dict[Reason, str] = {
     Reason.OFFLINE: "the upstream cannot be reached",
@@ -19,9 +19,9 @@ _WAYS: dict[Reason, str] = {
 def refusal(run: Run, decision: Decision) -> WeirError:
     """What the caller is told. A fault of the request itself comes before everything else."""
     for error in (run.edge_error, run.upstream_error):
-        if isinstance(error, InvalidRequest):
+        if isinstance(error, (InvalidRequest, Conflict)):
             return error
-    if decision.reason is Reason.DEADLINE:
+    if decision.reason is Reason.DEADLINE or run.call.deadline.expired:
         return DeadlineExceeded("too little time is left to answer; allow more, or ask for fewer tokens")
     if decision.reason is Reason.BUDGET:
         return Overloaded("no escalation is left in this node's budget, or the request passed too many nodes")

@@ -133,6 +133,8 @@ class RankGroup:
         return tuple(beat for beat in beats if beat is not None)
 
     def _specs(self) -> list[ChildSpec]:
+        # A cleaner of temporary files may have taken the folder since the last start.
+        self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.spec.socket.unlink(missing_ok=True)
         for rank in range(self.spec.ranks):
             beat_path(self._run_dir, rank).unlink(missing_ok=True)

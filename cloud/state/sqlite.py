@@ -61,7 +61,8 @@ class SqliteStateStore:
         self._interval_s, self._max_tombstones, self._now = poll_interval_s, max_tombstones, now
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weir-state")
         self._places = threading.Semaphore(MAX_PENDING_CALLS)
-        self._connection: sqlite3.Connection | None = None  # touched by the worker thread only
+        self._connection: sqlite3.Connection | None = None  # touched by the worker thread only, as is the next
+        self._file: tuple[int, int] | None = None  # what the connection has open
 
     async def get(self, key: str) -> Entry | None:
         check_key(key)
@@ -205,8 +206,12 @@ class SqliteStateStore:
             raise
 
     def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and self._file != _identity(self._path):
+            # SQLite would go on in a file that no other process sees and no restart finds.
+            raise sqlite3.OperationalError("the file was removed or replaced while in use, and is opened anew")
         if self._connection is None:
             self._connection = prepare(self._path, self._busy_s)
+            self._file = _identity(self._path)
         return self._connection
 
     def _disconnect(self) -> None:
@@ -241,6 +246,14 @@ class SqliteStateStore:
                 return await asyncio.wrap_future(future)
         except TimeoutError as error:
             raise StoreUnavailable(f"state file {self._path} took longer than {self._timeout_s} s") from error
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @contextlib.contextmanager

@@ -397,6 +397,29 @@ async def failing_within(call: Awaitable[object], limit_s: float) -> None:
     assert time.monotonic() - began < limit_s
 
 
+def _take_away(path: Path) -> None:
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()
+
+
+async def test_a_sqlite_file_that_was_taken_away_is_said_and_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store, other = SqliteStateStore(path), SqliteStateStore(path)
+    try:
+        first = await store.set("k", b"lost")
+        _take_away(path)
+        with pytest.raises(StoreUnavailable, match="removed or replaced"):
+            await store.get("k")
+        assert await store.get("k") is None
+        assert await store.set("k", b"kept") > first
+        entry = await other.get("k")
+        assert entry is not None
+        assert entry.value == b"kept"
+    finally:
+        await store.close()
+        await other.close()
+
+
 async def test_a_killed_redis_fails_calls_in_time_and_recovers(own_redis: RedisServer) -> None:
     store = RedisStateStore(own_redis.url, timeout_s=1.0)
     version = await store.set("k", b"before")

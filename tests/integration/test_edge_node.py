@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -214,6 +215,16 @@ def test_a_pinned_precision_is_served_and_a_signal_ends_everything(releases: dic
         assert len(children) == 2
     assert running.launcher.returncode == 0
     assert not any(child.is_running() for child in children)
+
+
+def test_a_run_dir_that_was_cleaned_away_is_made_anew(releases: dict[str, tuple[Path, str]]) -> None:
+    with edge_process(releases["sure"][0]) as running:
+        shutil.rmtree(running.run_dir)
+        engine = running.child("engine")
+        engine.kill()
+        until(lambda: httpx.get(f"{running.http}/readyz").status_code == 503, 20)
+        running.wait_ready()
+        assert ask(running).status_code == 200
 
 
 def test_children_die_with_a_killed_launcher(releases: dict[str, tuple[Path, str]]) -> None:

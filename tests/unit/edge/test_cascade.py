@@ -14,7 +14,9 @@ from router.decision import Policy
 from tests.fakes.inference import FakeInference
 from tests.fakes.node import CLOUD_WORDS, EDGE_WORDS, FakeNode, cloud, engine, request, signals, soon, sure
 from wire.errors import (
+    Conflict,
     ContextTooLong,
+    DeadlineExceeded,
     InvalidRequest,
     NotFound,
     Overloaded,
@@ -153,6 +155,23 @@ async def test_other_refusals_are_not_tried_again(error: Exception) -> None:
     above.fail_before = error  # type: ignore[assignment]
     assert (await node.ask(request())).final.degraded
     assert len(above.requests) == 1
+
+
+async def test_a_key_used_for_another_request_is_the_callers_fault_and_not_the_upstreams() -> None:
+    above = cloud()
+    node = await FakeNode(engine(0.4), above).ready()
+    above.fail_before = Conflict("idempotency key 'k' was used for another request")
+    for _ in range(5):
+        assert isinstance((await node.ask(request("cloud_only"))).error, Conflict)
+    above.fail_before = None
+    assert (await node.ask(request())).final.tier is Tier.CLOUD
+
+
+async def test_cloud_only_past_its_deadline_says_so() -> None:
+    above = cloud()
+    above.hang = True
+    node = await FakeNode(engine(), above).ready()
+    assert isinstance((await node.ask(request("cloud_only"), seconds=0.3)).error, DeadlineExceeded)
 
 
 async def test_an_upstream_that_dies_halfway_costs_a_waiting_client_nothing() -> None:

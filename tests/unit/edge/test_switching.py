@@ -18,6 +18,7 @@ from edge.local import LocalState
 from edge.precision import PrecisionLoop, PrecisionLoopSettings, PrecisionParts
 from edge.rehearsal import REHEARSAL, Rehearsal
 from edge.releases import find, start_with
+from edge.remembered import InForce
 from edge.upstream import UpstreamSettings, UpstreamState
 from release.errors import ReleaseError
 from release.listing import list_releases
@@ -89,6 +90,17 @@ def calibrated_release(folder: Path, version: str) -> Manifest:
     text = write(dataclasses.replace(manifest, calibrations=entries))
     (folder / MANIFEST_NAME).write_text(text)
     return list_releases(folder).found[0].manifest
+
+
+async def test_a_full_disk_ends_no_switch(root: Path) -> None:
+    def full(_last: InForce) -> None:
+        raise OSError(28, "No space left on device")
+
+    node = Node(root, calibrated_release(root / "a", "1.0.0"))
+    activator = Activator(node.control, node.local, node.events, lambda: 0.0, full)
+    assert await activator.put(None, "", 4, "a test")
+    assert node.local.served is not None
+    assert node.local.served.precision == 4
 
 
 async def test_the_active_release_is_followed_and_a_missing_one_is_said_once(root: Path) -> None:
