@@ -41,7 +41,12 @@ def _open_sqlite(url: str) -> StateStore:
 
 def _open_redis(url: str) -> StateStore:
     # Only here, so that a store in a file needs no redis package.
-    from cloud.state.redis_store import RedisStateStore
+    try:
+        from cloud.state.redis_store import RedisStateStore
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"store_url names Redis, which needs {error.name}: pip install 'weir-inference[gateway]'"
+        ) from error
 
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))

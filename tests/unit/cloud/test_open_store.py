@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,10 @@ async def test_a_clock_that_jumps_back_does_not_take_versions_back(tmp_path: Pat
     second = await store.set("k", b"2")
     assert second == first + 1
     await store.close()
+
+
+def test_redis_without_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cloud.state.redis_store", raising=False)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(ConfigError, match="redis.*pip install"):
+        open_store("redis://127.0.0.1:6379/0")
