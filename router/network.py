@@ -71,7 +71,11 @@ class NetworkEstimate:
     doubted: bool = False  # a sample was so unlike the others that the throughput must be looked at again
 
     def round_trip(self, seconds: float, now: float) -> NetworkEstimate:
-        """After a round trip that carried next to nothing and waited for no work."""
+        """After a round trip that carried next to nothing and waited for no work.
+
+        Means as in RFC 6298, except that two samples in a row that are unlike the mean and like each
+        other replace it, as they do for the throughput: the link is another one.
+        """
         sample = known(seconds)
         if sample is None:
             return self
@@ -81,6 +85,8 @@ class NetworkEstimate:
             doubted = self.doubted or abs(sample - self.rtt_s) > max(RTT_DEVIATIONS * self.rtt_var_s, self.rtt_s)
             variation = (1 - _VARIATION_WEIGHT) * self.rtt_var_s + _VARIATION_WEIGHT * abs(self.rtt_s - sample)
             rtt = (1 - _RTT_WEIGHT) * self.rtt_s + _RTT_WEIGHT * sample
+            if self.last_rtt_s is not None and not _alike(sample, self.rtt_s) and _alike(sample, self.last_rtt_s):
+                rtt, variation = sample, sample / 2
         measured = replace(self, rtt_s=rtt, rtt_var_s=variation, rtt_at=now, last_rtt_s=sample)
         return replace(measured, failures=0, doubted=doubted)
 
@@ -159,4 +165,4 @@ class NetworkEstimate:
 
 
 def _alike(one: float, other: float) -> bool:
-    return 1 / _MUCH <= one / other <= _MUCH
+    return 1 / _MUCH <= max(one, _SHORTEST_S) / max(other, _SHORTEST_S) <= _MUCH

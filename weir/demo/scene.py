@@ -27,7 +27,7 @@ from wire.messages import Tier
 from wire.service import Call
 
 WIDE = Shape(bytes_per_s=2_500_000, delay_s=0.005, jitter_s=0.002)
-NARROW = Shape(bytes_per_s=2_000, delay_s=0.9, jitter_s=0.05)
+NARROW = Shape(bytes_per_s=1_200, delay_s=1.5, jitter_s=0.05)
 _WIDE_PROBE_BYTES, _NARROW_PROBE_BYTES = 256 << 10, 8 << 10
 RANKS = 2
 ENGINE_START_S, START_S = 240.0, 90.0

@@ -138,3 +138,21 @@ def test_the_link_in_one_word() -> None:
 def test_settings_that_make_no_sense_are_refused_by_name(bad: str) -> None:
     with pytest.raises(ValueError, match=bad):
         NetworkSettings(**{bad: 0})  # type: ignore[arg-type]
+
+
+def test_two_round_trips_that_agree_replace_the_mean_of_another_link() -> None:
+    estimate = NetworkEstimate()
+    for second in range(20):
+        estimate = estimate.round_trip(0.03, float(second))
+    once = estimate.round_trip(2.0, 20.0)
+    assert once.rtt_s is not None
+    assert once.rtt_s < 0.3, "one odd sample is one sample"
+    twice = once.round_trip(2.2, 21.0)
+    assert twice.rtt_s == 2.2
+    assert twice.rtt_var_s == 1.1
+    assert twice.round_trip(2.0, 22.0).rtt_s == pytest.approx(2.2 * 7 / 8 + 2.0 / 8)
+
+
+def test_a_round_trip_of_nothing_is_survived() -> None:
+    estimate = NetworkEstimate().round_trip(0.0, 0.0).round_trip(0.0, 1.0).round_trip(1.0, 2.0).round_trip(1.0, 3.0)
+    assert estimate.rtt_s == 1.0
