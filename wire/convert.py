@@ -2,7 +2,8 @@
 
 Decoding raises InvalidRequest for bytes that are no message (truncated, invalid UTF-8), so that bad
 input is the caller's error, not an internal one. An enum value from a newer peer decodes as the
-field's default: readers must tolerate what they do not know yet.
+field's default, since readers must tolerate what they do not know yet; but a constraint nobody knows
+is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from google.protobuf.message import Message as Protobuf
 
 from protos.weir.v1 import inference_pb2 as pb
 from wire import messages as m
-from wire.errors import InvalidRequest, WeirError
+from wire.errors import InvalidRequest, TooLarge, WeirError
+
+MAX_REPEATED = 4096
 
 _P = TypeVar("_P", bound=Protobuf)
 _E = TypeVar("_E", bound=enum.StrEnum)
@@ -88,6 +91,10 @@ def request_out(request: m.GenerateRequest) -> pb.GenerateRequest:
 def request_in(data: bytes) -> m.GenerateRequest:
     """A GenerateRequest from the wire. Raises InvalidRequest."""
     x = parse(pb.GenerateRequest, data)
+    for field, count in (("messages", len(x.messages)), ("stop", len(x.stop))):
+        # Before a dataclass is made of each: a few megabytes hold millions of empty ones.
+        if count > MAX_REPEATED:
+            raise TooLarge(f"{field} has {count} entries; at most {MAX_REPEATED}")
     return m.GenerateRequest(
         model=x.model,
         messages=tuple(m.Message(y.role, y.content) for y in x.messages),
@@ -133,6 +140,11 @@ def _constraints_out(c: m.Constraints) -> pb.Constraints:
 
 
 def _constraints_in(x: pb.Constraints) -> m.Constraints:
+    if x.tier not in _CONSTRAINTS:
+        # Not read as a default: it may be a promise, such as never to leave the node.
+        raise InvalidRequest(
+            f"constraints.tier {x.tier} is not known to this version; use AUTO, EDGE_ONLY or CLOUD_ONLY"
+        )
     return m.Constraints(
         tier=_enum_in(m.TierConstraint, _CONSTRAINTS, x.tier, m.TierConstraint.AUTO),
         max_risk=x.max_risk if x.HasField("max_risk") else None,

@@ -175,3 +175,24 @@ async def _until(condition: object, seconds: float = 5.0) -> None:
     while not condition():  # type: ignore[operator]
         assert not deadline.expired, "condition never held"
         await asyncio.sleep(0.01)
+
+
+async def test_a_flood_of_empty_messages_is_refused_before_it_costs_anything() -> None:
+    service = FakeInference()
+    async with serving(service) as (client, _), grpc.aio.insecure_channel(client.target) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            [x async for x in channel.unary_stream("/weir.v1.Inference/Generate")(b"\x12\x00" * 200_000)]
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "200000" in (caught.value.details() or "")
+    assert not service.requests
+
+
+async def test_a_constraint_nobody_knows_is_refused_and_not_read_as_auto() -> None:
+    service = FakeInference()
+    unknown_tier = b"\x12\x04\x12\x02hi" + b"\x3a\x02\x08\x63"  # one message; constraints {tier: 99}
+    async with serving(service) as (client, _), grpc.aio.insecure_channel(client.target) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            [x async for x in channel.unary_stream("/weir.v1.Inference/Generate")(unknown_tier)]
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "99" in (caught.value.details() or "")
+    assert not service.requests
