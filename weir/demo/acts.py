@@ -92,6 +92,7 @@ class Play:
         self._outcome.link_narrow = await scene.measure_link(narrow=True)
         for item in self._few():
             await self._ask(NARROW_ACT, item)
+        self._outcome.precision_plan = scene.events.plan
         scene.link.shape(WIDE)
         show.say(f"the link is wide again: {_shape(WIDE)}")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from quantize.sources.cache import Cache
+from router.precision import PrecisionReason
 from weir.cli.progress import Bars
 from weir.demo import picture, summary
 from weir.demo.acts import Play
@@ -141,11 +142,15 @@ def _end(outcome: Outcome, show: Show, path: Path) -> Ended:
 
 
 def _faults(figures: dict[str, Any]) -> list[str]:
-    """What the demo promises and this run did not show."""
+    """What the demo promises and this run did not show.
+
+    On a box where 8 bits are as fast as 4 a router that keeps its precision, and says so, is right.
+    """
+    moot = figures["precision_plan"].startswith(PrecisionReason.DOES_NOT_MATTER)
     promises = {
         f"{figures['failed']} requests failed": figures["failed"] == 0,
         "escalation did not resume after the ranks came back": figures["resumed"],
-        "the router did not change the precision": figures["precision_switches"] > 0,
+        "the router did not change the precision": figures["precision_switches"] > 0 or moot,
         "no answer was degraded while the ranks were away": figures["degraded_answers"] > 0,
     }
     return [text for text, kept in promises.items() if not kept]

@@ -24,6 +24,7 @@ class Outcome:
 
     records: list[Record] = field(default_factory=list)
     switches: list[Mapping[str, Any]] = field(default_factory=list)
+    precision_plan: str = ""  # the router's words while the link was narrow
     link_wide: Rates | None = None
     link_narrow: Rates | None = None
     calibration: Mapping[str, Any] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Outcome:
             "cloud_tokens": {CASCADE: cloud_tokens(cascade), CLOUD_ONLY: cloud_tokens(alone)},
             "precision_switches": len(self.switches),
             "switches": list(self.switches),
+            "precision_plan": self.precision_plan,
             "degraded_answers": sum(record.degraded for record in self.records),
             "resumed": self.resumed,
             "recovery_s": self.recovery_s,

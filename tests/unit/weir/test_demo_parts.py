@@ -70,6 +70,13 @@ def test_a_run_that_shows_everything_has_no_fault() -> None:
     assert len(_faults(nothing.as_json())) == 3
 
 
+def test_keeping_a_precision_is_a_fault_unless_the_router_says_that_it_does_not_matter() -> None:
+    figures = {**outcome().as_json(), "precision_switches": 0}
+    assert _faults(figures) == ["the router did not change the precision"]
+    assert _faults({**figures, "precision_plan": "no_clear_gain: …"}) == ["the router did not change the precision"]
+    assert _faults({**figures, "precision_plan": "does_not_matter: 8-bit is as fast here"}) == []
+
+
 def test_the_same_weights_under_two_precisions_are_a_fault() -> None:
     with pytest.raises(DemoError, match="same weights"):
         prove_precision([EDGE, replace(EDGE, precision=8)])
