@@ -140,7 +140,10 @@ class CloudReference:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How the weights were made. `source_digest` is over the source folder's weight files."""
+    """How the weights were made. `source_digest` is over the source folder's weight files.
+
+    `text_digest` is of the text that errors were compensated on, empty where none was.
+    """
 
     method: str
     block_size: int
@@ -148,6 +151,7 @@ class Recipe:
     accuracy_level: int
     source_digest: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
+    text_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,29 @@ class QualityFigure:
     seed: int
     data_digest: str
     cpu_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """A known prompt and the logits a sound session gives after it, at one precision.
+
+    `token_ids` are the likeliest of the vocabulary, likeliest first, `logits` theirs. On `cpu_class` every one of
+    them comes within `tolerance`; on another, whose kernels round otherwise, within `tolerance_elsewhere`.
+    """
+
+    precision: int
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logits: tuple[float, ...]
+    cpu_class: str
+    tolerance: float
+    tolerance_elsewhere: float
+
+    def __post_init__(self) -> None:
+        if not self.prompt_ids or not self.token_ids or len(self.token_ids) != len(self.logits):
+            raise ValueError("self_tests: a prompt is needed, and one logit per token id")
+        if not 0 < self.tolerance <= self.tolerance_elsewhere:
+            raise ValueError("self_tests: tolerance must be above 0 and at most tolerance_elsewhere")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +228,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A release. Make one with `sealed`, read one with `read`."""
+    """A release. Make one with `sealed`, read one with `read`. `labels` are a classifier's, in order of its outputs."""
 
     name: str
     version: str
@@ -216,6 +243,8 @@ class Manifest:
     recipe: Recipe
     quality: tuple[QualityFigure, ...] = ()
     calibrations: tuple[Calibration, ...] = ()
+    self_tests: tuple[SelfTest, ...] = ()
+    labels: tuple[str, ...] = ()
     task: str = "generate"
     schema: int = SCHEMA
     id: str = ""
