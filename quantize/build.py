@@ -162,7 +162,10 @@ class _Builder:
             (self._out / graph_name(bits)).write_bytes(graph)
         self._tokenizer()
         source_digest = self._source_digest()
-        recipe = Recipe(self._nester.method, BLOCK_SIZE, HEAD_BITS, ACCURACY_LEVEL, source_digest, _tools())
+        nester = self._nester
+        recipe = Recipe(
+            nester.method, BLOCK_SIZE, HEAD_BITS, ACCURACY_LEVEL, source_digest, _tools(), nester.text_digest
+        )
         manifest = Manifest(
             name=name,
             version=version,

@@ -38,10 +38,16 @@ class Nested:
 
 
 class Nester(Protocol):
-    """Makes nested weights. `method` is what the manifest's recipe calls it."""
+    """Makes nested weights. `method` is what the manifest's recipe calls it, read after the last matrix.
+
+    `text_digest` is of the text whose inputs it looks at, empty where it looks at weights alone.
+    """
 
     @property
     def method(self) -> str: ...
+
+    @property
+    def text_digest(self) -> str: ...
 
     def nest(self, name: str, weight: Floats, block_size: int) -> Nested:
         """`weight` float32 [N, K] of the matrix `name`."""
@@ -61,6 +67,10 @@ class RoundToNearest:
     @property
     def method(self) -> str:
         return "rtn-search" if self.search else "rtn"
+
+    @property
+    def text_digest(self) -> str:
+        return ""
 
     def nest(self, name: str, weight: Floats, block_size: int) -> Nested:  # noqa: ARG002
         four = round_to_nearest(weight, block_size, 4, search=self.search)

@@ -123,6 +123,7 @@ class _FullDisk:
     """A nester that fails as a full disk does, after some matrices."""
 
     method = "full-disk"
+    text_digest = ""
 
     def __init__(self) -> None:
         self.left = 3
