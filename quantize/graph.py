@@ -3,7 +3,8 @@
 - MatMul by a weight becomes MatMulNBits (com.microsoft) at the wanted width, accuracy level 4.
 - The embedding becomes GatherBlockQuantized; where it is tied it reads the head's own bytes.
 - The attention-mask subgraph gives way to the inputs seqlens_k (total length - 1 of each row) and
-  total_seq; `logits_idx` picks, before the head, the one position of each row whose logits are wanted.
+  total_seq; `logits_idx` picks, before the head, the positions of each row whose logits are wanted: one
+  in service, many where quality is measured. Releases built earlier take exactly one.
 - Every initializer is external and has no file: a session is fed from memory.
 
 The graph holds shapes and wiring alone, a few dozen kilobytes; see `release.folder` for the values.
@@ -136,13 +137,13 @@ def _inputs(architecture: Architecture) -> list[Any]:
         info("input_ids", TensorProto.INT64, ["B", "S"]),
         info("seqlens_k", TensorProto.INT32, ["B"]),
         info("total_seq", TensorProto.INT32, []),
-        info("logits_idx", TensorProto.INT64, ["B", 1, 1]),
+        info("logits_idx", TensorProto.INT64, ["B", "T", 1]),
         *_cache(architecture, "past_key_values"),
     ]
 
 
 def _outputs(architecture: Architecture) -> list[Any]:
-    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B", 1, architecture.vocabulary])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B", "T", architecture.vocabulary])
     return [logits, *_cache(architecture, "present")]
 
 

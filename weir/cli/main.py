@@ -12,6 +12,7 @@ import typer
 from runtime.version import weir_version
 from weir.cli import report, serve
 from weir.cli.ask import ask
+from weir.cli.bench import bench
 from weir.cli.demo import demo
 from weir.cli.doctor import doctor
 from weir.cli.models import pull, quantize
@@ -28,8 +29,8 @@ app.command()(ask)
 app.command()(pull)
 app.command()(quantize)
 app.command()(doctor)
-for role in (serve.edge, serve.cloud, serve.engine, serve.admin):
-    app.add_typer(role)
+for group in (serve.edge, serve.cloud, serve.engine, serve.admin, bench):
+    app.add_typer(group)
 
 
 def _version(asked: bool) -> None:
