@@ -6,17 +6,20 @@ t_upstream is RTT + payload/bandwidth + the cloud's own time. Where the cloud ca
 nothing escalates: what would have is answered here, and counts as error instead. So a good link
 favours few bits and escalation, a bad or dead one more bits at home.
 
-Invariants: constant inputs change the plan at most once (a relative margin and a dwell time stop
-flapping); an unknown link changes nothing; a pin beats everything.
+A precision that is not on this node yet cannot be held, but it can be wanted: the plan weighs it like the
+others, names it in `wanted` and holds what is here. What to do about it is router.transfer's to say.
 
-Must not know: how weights are loaded, what a link is made of.
+Invariants: constant inputs change the plan at most once (a relative margin and a dwell time stop
+flapping); an unknown link changes nothing; a pin beats everything; nothing is held that is not here.
+
+Must not know: how weights are loaded or fetched, what a link is made of.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from router.decision import EdgeView, LinkView, UpstreamView
 from router.latency import edge_forecast, known, upstream_forecast
@@ -37,6 +40,7 @@ class PrecisionReason(enum.StrEnum):
     ESCALATING_IS_CHEAP = "escalating_is_cheap"  # changed to fewer bits
     ESCALATING_IS_DEAR = "escalating_is_dear"  # changed to more bits
     CLOUD_UNREACHABLE = "cloud_unreachable"  # changed: errors at home are what counts
+    NOT_HERE_YET = "not_here_yet"  # another one is wanted and still to be fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class PrecisionFigures:
     """One precision on this box: its speed, measured or assumed, and what its calibration expects.
 
     `escalation_share` is the share of requests under the threshold; `expected_error` the share of all
-    requests answered on the edge where the cloud would have answered otherwise.
+    requests answered on the edge where the cloud would have answered otherwise. `here` says whether its
+    weights are on this node; `assumed` that its speed was never measured here, but follows from another's.
     """
 
     bits: int
@@ -52,6 +57,8 @@ class PrecisionFigures:
     per_token_s: float
     escalation_share: float
     expected_error: float
+    here: bool = True
+    assumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,10 @@ class PrecisionSettings:
 
 @dataclass(frozen=True, slots=True)
 class PrecisionPlan:
-    """The precision to hold, since when and why; `costs_s` per precision where they were worked out."""
+    """The precision to hold, since when and why; `costs_s` per precision where they were worked out.
+
+    `wanted` is the precision that would be held if every one were here; None before anything was planned.
+    """
 
     bits: int
     since: float
@@ -95,6 +105,7 @@ class PrecisionPlan:
     text: str = ""
     costs_s: Mapping[int, float] = field(default_factory=dict)
     changed: bool = False
+    wanted: int | None = None
 
 
 def plan_precision(
@@ -105,6 +116,40 @@ def plan_precision(
     now: float,
 ) -> PrecisionPlan:
     """The plan that follows `plan`. Called every now and then; never raises."""
+    here = [option.bits for option in figures if option.here]
+    track = replace(plan, bits=_wanted_so_far(plan, figures, around), changed=False)
+    ideal = _ideal(track, figures, around, settings, now)
+    if ideal.bits in here or not here:
+        held, reason, text = ideal.bits, ideal.reason, ideal.text
+    else:
+        held = plan.bits if plan.bits in here else max(here)
+        reason, missing = PrecisionReason.NOT_HERE_YET, f"{ideal.bits}-bit is not here yet, so {held}-bit is held"
+        text = f"{missing}: {ideal.text}"
+    changed = held != plan.bits
+    since = now if changed or ideal.changed else plan.since
+    return PrecisionPlan(held, since, reason, text, ideal.costs_s, changed, ideal.bits)
+
+
+def _wanted_so_far(plan: PrecisionPlan, figures: tuple[PrecisionFigures, ...], around: Surroundings) -> int:
+    """Where the weighing starts from.
+
+    A node that began with the only part it had did not choose: where nothing can take what 4-bit gets wrong, or
+    nothing tells when it does, it wants 8-bit from the start.
+    """
+    if plan.wanted is not None:
+        return plan.wanted
+    alone = not around.upstream.configured or all(known(option.escalation_share) is None for option in figures)
+    return 8 if alone and any(option.bits == 8 and not option.here for option in figures) else plan.bits
+
+
+def _ideal(
+    plan: PrecisionPlan,
+    figures: tuple[PrecisionFigures, ...],
+    around: Surroundings,
+    settings: PrecisionSettings,
+    now: float,
+) -> PrecisionPlan:
+    """The plan as if every precision were here."""
     options = {option.bits: option for option in figures}
     if settings.pinned is not None:
         return _move(plan, settings.pinned, PrecisionReason.PINNED, now, "the operator pinned it")
@@ -121,7 +166,11 @@ def plan_precision(
     if len(sound) < len(costs):
         text = "something is not measured yet: what is, stays"
         return _move(plan, present, PrecisionReason.FIGURES_UNKNOWN, now, text)
-    return _weigh(plan, sound, around, settings, now)
+    planned = _weigh(plan, sound, around, settings, now)
+    assumed = [f"{bits}-bit" for bits, option in sorted(options.items()) if option.assumed]
+    return (
+        replace(planned, text=f"{planned.text}; the speed of {', '.join(assumed)} is assumed") if assumed else planned
+    )
 
 
 def _weigh(
@@ -163,8 +212,8 @@ def _does_not_matter(
     plan: PrecisionPlan, options: Mapping[int, PrecisionFigures], around: Surroundings, settings: PrecisionSettings
 ) -> bool:
     """Whether 8-bit costs nothing on this box. Asked more strictly of a node at 4-bit, against flapping."""
-    if not around.both_fit or set(options) != {4, 8}:
-        return False
+    if not around.both_fit or set(options) != {4, 8} or any(option.assumed for option in options.values()):
+        return False  # "as fast" is not said of a speed that nobody measured
     four, eight = (
         edge_forecast(EdgeView(first_token_s=o.first_token_s, per_token_s=o.per_token_s), settings.tokens)
         for o in (options[4], options[8])
