@@ -13,7 +13,7 @@ from edge.ports import Clock
 from edge.remembered import InForce
 from wire.deadline import Deadline
 from wire.errors import WeirError
-from wire.messages import ModelInfo
+from wire.messages import Activation, ModelInfo
 from wire.service import Call, EngineControl
 
 _ACTIVATE_S = 120.0
@@ -64,7 +64,9 @@ class Activator:
                 _log.warning("what is in force was not noted for a restart: %s", error)
             await self._local.refresh()
             self.switches += 1
-            self._sink.emit(
-                Activated(self._clock(), done.release, done.precision, done.weight_digest, done.load_ms, why)
-            )
+            self._sink.emit(_activated(self._clock(), done, why))
             return True
+
+
+def _activated(now: float, done: Activation, why: str) -> Activated:
+    return Activated(now, done.release, done.precision, done.weight_digest, done.load_ms, why, done.pause_ms, done.note)

@@ -51,7 +51,10 @@ class EngineChanged:
 
 @dataclass(frozen=True, slots=True)
 class Activated:
-    """Another release or precision is in force; `why` says what asked for it."""
+    """Another release or precision is in force; `why` says what asked for it.
+
+    `pause_ms` is how long new requests waited meanwhile; `note` says why they had to.
+    """
 
     at: float
     release: str
@@ -59,6 +62,8 @@ class Activated:
     weight_digest: str
     load_ms: float
     why: str
+    pause_ms: float = 0.0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

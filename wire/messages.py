@@ -249,12 +249,17 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """The session now in force in an engine."""
+    """The session now in force in an engine.
+
+    `pause_ms` is how long new requests waited for it, 0 where the old session served meanwhile; `note` says why.
+    """
 
     release: str
     precision: int
     weight_digest: str
     load_ms: float
+    pause_ms: float = 0.0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,10 @@ class EngineControl(Protocol):
     """Controls the process, or group of processes, that holds a model's weights."""
 
     async def activate(self, release_dir: str, precision: int, call: Call) -> Activation:
-        """Puts a release and precision in force for new requests; running ones finish first."""
+        """Puts a release and precision in force for new requests; running ones finish first.
+
+        New requests are answered meanwhile, or wait where memory does not hold old and new; none fails of it.
+        """
         ...
 
     async def status(self, call: Call) -> EngineStatus:

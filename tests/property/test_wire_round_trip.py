@@ -161,7 +161,7 @@ def test_statuses(status: EngineStatus) -> None:
     assert convert_engine.status_in(convert_engine.status_out(status)) == status
 
 
-@given(st.builds(Activation, text, count, text, double))
+@given(st.builds(Activation, text, count, text, double, double, text))
 def test_activations(activation: Activation) -> None:
     assert convert_engine.activation_in(convert_engine.activation_out(activation)) == activation
 

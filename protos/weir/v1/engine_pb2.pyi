@@ -48,10 +48,16 @@ class ActivateResponse(google.protobuf.message.Message):
     PRECISION_FIELD_NUMBER: builtins.int
     WEIGHT_DIGEST_FIELD_NUMBER: builtins.int
     LOAD_MS_FIELD_NUMBER: builtins.int
+    PAUSE_MS_FIELD_NUMBER: builtins.int
+    NOTE_FIELD_NUMBER: builtins.int
     release: builtins.str
     precision: builtins.int
     weight_digest: builtins.str
     load_ms: builtins.float
+    pause_ms: builtins.float
+    """how long new requests waited; 0: the old weights served until the new ones were ready"""
+    note: builtins.str
+    """what is worth knowing about how it went"""
     def __init__(
         self,
         *,
@@ -59,8 +65,10 @@ class ActivateResponse(google.protobuf.message.Message):
         precision: builtins.int = ...,
         weight_digest: builtins.str = ...,
         load_ms: builtins.float = ...,
+        pause_ms: builtins.float = ...,
+        note: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["load_ms", b"load_ms", "precision", b"precision", "release", b"release", "weight_digest", b"weight_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["load_ms", b"load_ms", "note", b"note", "pause_ms", b"pause_ms", "precision", b"precision", "release", b"release", "weight_digest", b"weight_digest"]) -> None: ...
 
 Global___ActivateResponse: typing_extensions.TypeAlias = ActivateResponse
 

@@ -56,6 +56,7 @@ class EngineControlServicer(object):
 
     def Activate(self, request, context):
         """Puts a release and precision in force for new requests; running ones finish on the old session.
+        Where memory does not hold both, new requests wait for the change instead of failing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

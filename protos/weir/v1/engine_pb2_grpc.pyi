@@ -109,7 +109,9 @@ class EngineControlStub(typing.Generic[_EngineControlActivateType, _EngineContro
     ], channel: grpc.aio.Channel) -> None: ...
 
     Activate: _EngineControlActivateType
-    """Puts a release and precision in force for new requests; running ones finish on the old session."""
+    """Puts a release and precision in force for new requests; running ones finish on the old session.
+    Where memory does not hold both, new requests wait for the change instead of failing.
+    """
 
     Status: _EngineControlStatusType
     """What is running now."""
@@ -139,7 +141,9 @@ class EngineControlServicer(metaclass=abc.ABCMeta):
         request: protos.weir.v1.engine_pb2.ActivateRequest,
         context: _ServicerContext,
     ) -> typing.Union[protos.weir.v1.engine_pb2.ActivateResponse, collections.abc.Awaitable[protos.weir.v1.engine_pb2.ActivateResponse]]:
-        """Puts a release and precision in force for new requests; running ones finish on the old session."""
+        """Puts a release and precision in force for new requests; running ones finish on the old session.
+        Where memory does not hold both, new requests wait for the change instead of failing.
+        """
 
     @abc.abstractmethod
     def Status(
