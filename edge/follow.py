@@ -18,7 +18,7 @@ from edge.calibration import Calibrated
 from edge.events import ActivationFailed, Sink
 from edge.local import LocalState
 from edge.ports import Clock
-from edge.releases import find
+from edge.releases import find, precisions_here
 from edge.upstream import UpstreamState
 from release.errors import ReleaseError
 from release.listing import list_releases
@@ -98,7 +98,11 @@ class Follower:
             self._keep(wanted, served.precision, f"it is not in {parts.releases_dir}; {served.release} stays")
             return
         parts.calibrated.update(manifests)
-        precision = served.precision if served.precision in found.manifest.precisions else found.manifest.precisions[0]
+        here = precisions_here(found)
+        if not here:
+            self._keep(wanted, served.precision, f"no precision of it is complete in {found.path} yet")
+            return
+        precision = served.precision if served.precision in here else here[0]
         if not await parts.activator.put(found.path, wanted, precision, _FOLLOWING):
             self._told, self._again_at = wanted, parts.clock() + _AGAIN_S
 

@@ -5,6 +5,9 @@ measured on this box, so that both are of the same load and the same requests. W
 is what was measured last, else the ratios below. How long an answer usually is comes from the node's
 own traffic, escalation share and expected error from the release's calibration. A failed switch
 counts as a change, so that the dwell time keeps it from being tried over and over.
+
+A precision of the release that is not on this node yet is weighed as well: the plan may want it, and the
+updater fetches by that. When it arrives it is rehearsed like any other, and the plan goes on from there.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from wire.messages import ModelInfo
 # 8-bit against 4-bit on CPUs: decoding moves more bytes, prefill works on wider integers.
 _DECODE_RATIO = 1.34
 _PREFILL_RATIO = 0.9
+
+_Rehearsed = tuple[str, frozenset[int]]  # a release and its precisions that were here
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class PrecisionLoop:
         self._plan: PrecisionPlan | None = None
         self._failed_at = -math.inf
         self._told: PrecisionPlan | None = None
-        self._rehearsed: tuple[str, Mapping[int, LatencyEstimate]] = ("", {})  # for which release, and how it went
+        self._rehearsed: tuple[_Rehearsed, Mapping[int, LatencyEstimate]] = (("", frozenset()), {})  # and how it went
 
     @property
     def plan(self) -> PrecisionPlan | None:
@@ -91,7 +96,7 @@ class PrecisionLoop:
             return  # what is served may just have changed hands; plan next time
         now = parts.clock()
         before = self._plan or PrecisionPlan(served.precision, now)
-        figures = tuple(self._figures(served.release, bits) for bits in served.precisions_available)
+        figures = tuple(self._figures(served, bits) for bits in self._of_release(served))
         around = Surroundings(parts.outlook.link(), parts.outlook.view(1), parts.both_fit())
         plan = self._plan = plan_precision(before, figures, around, self._usual(), now)
         if _news(plan, self._told):
@@ -106,48 +111,57 @@ class PrecisionLoop:
             parts.sink.emit(ThresholdsChanged(parts.clock(), plan.bits, force.end.threshold, force.prefix.threshold))
         else:
             self._failed_at = parts.clock()
-            self._plan = replace(plan, bits=served.precision, since=self._failed_at)
+            self._plan = replace(plan, bits=served.precision, since=self._failed_at, wanted=served.precision)
 
     async def _rehearse(self, served: ModelInfo) -> bool:
-        """Measures every precision of a release that was not rehearsed yet; says whether it did."""
+        """Measures every precision of a release that is here and was not rehearsed yet; says whether it did."""
         rehearsal, pinned = self._parts.rehearsal, self._settings.plan.pinned is not None
-        if rehearsal is None or pinned or served.release == self._rehearsed[0] or len(served.precisions_available) < 2:
+        what = served.release, frozenset(served.precisions_available)
+        if rehearsal is None or pinned or what == self._rehearsed[0] or len(served.precisions_available) < 2:
             return False
-        self._rehearsed = (served.release, {})
-        self._rehearsed = (served.release, await rehearsal.run(served))
+        self._rehearsed = (what, {})
+        self._rehearsed = (what, await rehearsal.run(served))
         return True
+
+    def _of_release(self, served: ModelInfo) -> tuple[int, ...]:
+        """The precisions of the release, here or not."""
+        manifest = self._parts.calibrated.manifest(served.release)
+        here = served.precisions_available
+        return here if manifest is None else tuple(sorted({*here, *manifest.precisions}))
 
     def _usual(self) -> PrecisionSettings:
         """The plan's settings, with what an answer usually is on this node."""
         tokens = self._parts.local.usual_tokens
         return self._settings.plan if tokens is None else replace(self._settings.plan, tokens=max(1, round(tokens)))
 
-    def _figures(self, release: str, bits: int) -> PrecisionFigures:
-        speed = self._speed(bits)
-        entry = self._parts.calibrated.entry(release, bits)
+    def _figures(self, served: ModelInfo, bits: int) -> PrecisionFigures:
+        speed, assumed = self._speed(served, bits)
+        entry = self._parts.calibrated.entry(served.release, bits)
         return PrecisionFigures(
             bits,
             math.nan if speed.first_token_s is None else speed.first_token_s,
             math.nan if speed.per_token_s is None else speed.per_token_s,
             math.nan if entry is None else entry.escalation_share,
             math.nan if entry is None else entry.max_disagreement,
+            here=bits in served.precisions_available,
+            assumed=assumed,
         )
 
-    def _speed(self, bits: int) -> LatencyEstimate:
-        served = self._parts.local.served
-        ratio = None if served is None else self._ratio(bits, served.precision)
-        if served is not None and ratio is not None:
-            of_late = self._parts.local.latency(served.precision)
-            if of_late.first_token_s is not None and of_late.per_token_s is not None:
-                return LatencyEstimate(of_late.first_token_s * ratio[0], of_late.per_token_s * ratio[1])
-        measured = self._parts.local.latency(bits)
+    def _speed(self, served: ModelInfo, bits: int) -> tuple[LatencyEstimate, bool]:
+        """How fast a precision is expected to be, and whether that is assumed rather than measured here."""
+        local, ratio = self._parts.local, self._ratio(bits, served.precision)
+        of_late = local.latency(served.precision)
+        if ratio is not None and of_late.first_token_s is not None and of_late.per_token_s is not None:
+            return LatencyEstimate(of_late.first_token_s * ratio[0], of_late.per_token_s * ratio[1]), False
+        measured = local.latency(bits)
         if measured.first_token_s is not None and measured.per_token_s is not None:
-            return measured
-        other = self._parts.local.latency(12 - bits)  # of 4 and 8, the other one
+            return measured, False
+        other = local.latency(12 - bits)  # of 4 and 8, the other one
         if other.first_token_s is None or other.per_token_s is None:
-            return measured
+            return measured, False
         power = 1 if bits == 8 else -1
-        return LatencyEstimate(other.first_token_s * _PREFILL_RATIO**power, other.per_token_s * _DECODE_RATIO**power)
+        slower = LatencyEstimate(other.first_token_s * _PREFILL_RATIO**power, other.per_token_s * _DECODE_RATIO**power)
+        return slower, True
 
     def _ratio(self, bits: int, served: int) -> tuple[float, float] | None:
         """How much longer first token and further tokens take than at `served`; None without a rehearsal."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from release import folder
 from release.errors import ReleaseError
 from release.listing import Found, list_releases
-from release.manifest import BASE, PLANE_HI, PLANE_LO, graph_name
 
 _NUMBERS = re.compile(r"\d+")
 
@@ -39,12 +39,7 @@ def find(root: Path, release: str) -> Found | None:
 
 def precisions_here(found: Found) -> tuple[int, ...]:
     """The precisions whose graph and planes lie in the folder. A node may hold 4-bit alone."""
-    planes = {4: (PLANE_HI,), 8: (PLANE_HI, PLANE_LO)}
-    return tuple(
-        bits
-        for bits in found.manifest.precisions
-        if all((found.path / name).is_file() for name in (BASE, graph_name(bits), *planes[bits]))
-    )
+    return folder.precisions_here(found.path, found.manifest)
 
 
 def _age(version: str) -> tuple[tuple[int, ...], bool]:

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from release.errors import CorruptRelease, ManifestError, ReleaseError
 from release.listing import read_manifest
 from release.manifest import (
-    BASE,
     CHUNK_BYTES,
-    PLANE_HI,
     PLANE_LO,
     File,
     Manifest,
@@ -84,12 +82,7 @@ class Release:
     @property
     def precisions(self) -> tuple[int, ...]:
         """The precisions whose planes and graphs lie in this folder now."""
-        planes = {4: (PLANE_HI,), 8: (PLANE_HI, PLANE_LO)}
-        return tuple(
-            bits
-            for bits in self.manifest.precisions
-            if all((self.path / name).is_file() for name in (BASE, graph_name(bits), *planes[bits]))
-        )
+        return precisions_here(self.path, self.manifest)
 
     def graph(self, precision: int) -> bytes:
         """The ONNX graph of one precision, without weights."""
@@ -151,6 +144,13 @@ class Release:
             _as_float32(self._array(f"{name}.s")), unpackz(self._array(f"{name}.z"), count), steps
         )
         return {f"{name}.q": q8, f"{name}.s": scales, f"{name}.z": zeros}
+
+
+def precisions_here(path: Path, manifest: Manifest) -> tuple[int, ...]:
+    """The precisions whose graph and planes lie in a folder. A node may hold 4-bit alone."""
+    return tuple(
+        bits for bits in manifest.precisions if all((path / name).is_file() for name in manifest.weight_files(bits))
+    )
 
 
 def weight_digest(graph: bytes, arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -265,6 +265,12 @@ class Manifest:
             if tensor.offset + tensor.bytes > sizes.get(tensor.file, -1):
                 raise ValueError(f"tensor {tensor.name} lies outside {tensor.file}")
 
+    def weight_files(self, precision: int) -> tuple[str, ...]:
+        """The files a session of that precision is made of: its graph and those planes the release has."""
+        planes = (BASE, PLANE_HI, PLANE_LO) if precision == 8 else (BASE, PLANE_HI)
+        listed = {entry.name for entry in self.files}
+        return (graph_name(precision), *(name for name in planes if name in listed))
+
     def file(self, name: str) -> File:
         """The file of that name. Raises ManifestError where the release has none."""
         for entry in self.files:

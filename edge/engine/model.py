@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from edge.engine.config import EngineConfig
 from edge.engine.job import Served
 from release.errors import ReleaseError
-from release.folder import Release, open_release
+from release.folder import Release, open_release, precisions_here
 from release.listing import read_manifest
 from release.manifest import PLANE_LO, graph_name
 from runtime.ort.load import load_model
@@ -32,6 +34,11 @@ class Model:
     tokenizer: Tokenizer
     info: ModelInfo
     load_ms: float
+    here: Callable[[], tuple[int, ...]] | None = None  # the precisions that lie in the folder now
+
+    def described(self) -> ModelInfo:
+        """`info`, with what has come into the folder since it was loaded."""
+        return self.info if self.here is None else replace(self.info, precisions_available=self.here())
 
     def answers_to(self, name: str) -> bool:
         """Whether a request for `name` is meant for this model; empty is the default model."""
@@ -146,4 +153,7 @@ def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tok
         precisions_available=release.precisions,
         calibration_id=next((c.id for c in manifest.calibrations if c.precision == precision), ""),
     )
-    return Model(release.path, served, tokenizer, info, loaded.load_ms)
+    # Not the release itself: it holds maps of its files.
+    return Model(
+        release.path, served, tokenizer, info, loaded.load_ms, partial(precisions_here, release.path, manifest)
+    )

@@ -164,7 +164,7 @@ class EngineService:
             config.node,
             Tier.EDGE,
             version=self._version,
-            models=() if model is None else (model.info,),
+            models=() if model is None else (model.described(),),
             limits=Limits(
                 self._limits.max_prompt_bytes, config.slots + config.max_queue, config.max_queue, self._limits.max_hops
             ),

@@ -39,6 +39,7 @@ class Shelf:
         self._tokenizer, self._steps = tokenizer, list(steps)
         self.gate: threading.Event | None = None
         self.fault: WeirError | None = None
+        self.here: tuple[int, ...] = (4,)
 
     def __call__(
         self, config: EngineConfig, directory: Path, precision: int, beside: Model | None, free_bytes: int | None
@@ -57,7 +58,7 @@ class Shelf:
             context_length=steps.capacity,
             max_output_tokens=100,
         )
-        return Model(directory, served, self._tokenizer, info, 1.0)
+        return Model(directory, served, self._tokenizer, info, 1.0, lambda: self.here)
 
 
 def steps(**settings: object) -> FakeSteps:
@@ -110,6 +111,16 @@ async def test_while_it_loads_it_says_so(tokenizer: Tokenizer) -> None:
     shelf.gate.set()
     await loading
     assert (await service.describe(call())).ready
+    service.close()
+
+
+async def test_a_precision_that_arrives_in_the_folder_is_described_without_a_reload(tokenizer: Tokenizer) -> None:
+    shelf = Shelf(tokenizer, steps())
+    service = EngineService(config(), print, shelf)
+    await service.load()
+    assert (await service.describe(call())).models[0].precisions_available == (4,)
+    shelf.here = (4, 8)
+    assert (await service.describe(call())).models[0].precisions_available == (4, 8)
     service.close()
 
 

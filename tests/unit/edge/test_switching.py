@@ -232,7 +232,9 @@ async def test_every_precision_is_measured_once_and_what_was_served_is_served_ag
     assert node.control.asked == [("", 4), ("", 8)]
     assert all(event.why == REHEARSAL for event in node.events.seen if isinstance(event, Activated))
     node.local.answered(Final("stop", Usage(1, 11), Tier.EDGE, precision=8), 0.6, 1.0)  # busier than in the rehearsal
-    four, eight = node.loop._speed(4), node.loop._speed(8)
+    assert node.local.served is not None
+    four, eight = (node.loop._figures(node.local.served, bits) for bits in (4, 8))
+    assert not (four.assumed or eight.assumed)
     assert (eight.first_token_s, eight.per_token_s) == pytest.approx((0.6, 0.04))
     assert (four.first_token_s, four.per_token_s) == pytest.approx((0.2, 0.02))
 
@@ -246,9 +248,76 @@ async def test_a_rehearsal_that_fails_leaves_the_usual_guess(root: Path) -> None
     assert node.local.served is not None
     assert node.local.served.precision == 8
     node.local.answered(Final("stop", Usage(1, 11), Tier.EDGE, precision=8), 0.6, 1.0)
-    assert (node.loop._speed(4).per_token_s or 1.0) < 0.04
+    guess = node.loop._figures(node.local.served, 4)
+    assert (guess.per_token_s < 0.04, guess.assumed) == (True, True)
     await node.loop.step()
     assert node.control.asked[-1] == ("", 8)
+
+
+def four_alone(node: Node) -> None:
+    """The residual has not arrived yet."""
+    node.engine.model = dataclasses.replace(node.engine.model, precision=4, precisions_available=(4,))
+
+
+async def test_eight_that_is_not_here_is_wanted_and_held_once_it_is(root: Path) -> None:
+    node = Node(root, calibrated_release(root / "a", "1.0.0"))
+    four_alone(node)
+    await node.local.refresh()
+    node.measure()
+    node.link(1.0, 2_000)
+    for _ in range(3):
+        await node.loop.step()
+        node.now += 1
+    assert node.control.asked == []
+    plan = node.loop.plan
+    assert plan is not None
+    assert (plan.bits, plan.wanted, plan.reason) == (4, 8, "not_here_yet")
+    assert plan.text.startswith("8-bit is not here yet, so 4-bit is held: expected cost of a request: 4-bit ")
+    assert plan.text.endswith("; the speed of 8-bit is assumed")
+    node.engine.model = dataclasses.replace(node.engine.model, precisions_available=(4, 8))
+    await node.local.refresh()
+    await node.loop.step()
+    assert node.control.asked == [("", 8)]
+
+
+async def test_eight_that_was_pinned_is_held_once_it_is_here(root: Path) -> None:
+    node = Node(root, calibrated_release(root / "a", "1.0.0"), pinned=8)
+    four_alone(node)
+    await node.local.refresh()
+    await node.loop.step()
+    assert node.control.asked == []
+    node.engine.model = dataclasses.replace(node.engine.model, precisions_available=(4, 8))
+    await node.local.refresh()
+    await node.loop.step()
+    assert node.control.asked == [("", 8)]
+
+
+async def test_what_arrives_is_rehearsed(root: Path) -> None:
+    node = rehearsing(root)
+    four_alone(node)
+    await node.local.refresh()
+    await node.loop.step()
+    assert node.control.asked == []
+    node.engine.model = dataclasses.replace(node.engine.model, precisions_available=(4, 8))
+    await node.local.refresh()
+    for _ in range(3):
+        await node.loop.step()
+    assert node.control.asked == [("", 8), ("", 4)]
+
+
+async def test_a_release_that_is_here_in_part_is_followed_at_what_is_here(root: Path) -> None:
+    first, second = calibrated_release(root / "a", "1.0.0"), calibrated_release(root / "b", "1.1.0")
+    node = Node(root, first)
+    await node.local.refresh()
+    for name in ("plane.lo.bin", "plane.hi.bin"):
+        (root / "b" / name).rename(root.parent / name)
+    node.above.active_releases = {"tiny": second.id}
+    await node.follower.step()
+    assert node.control.asked == []
+    (root.parent / "plane.hi.bin").rename(root / "b" / "plane.hi.bin")
+    node.now += 11
+    await node.follower.step()
+    assert node.control.asked == [(str(root / "b"), 4)]
 
 
 async def test_a_pinned_node_rehearses_nothing(root: Path) -> None:

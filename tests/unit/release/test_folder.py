@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from release.errors import CorruptRelease, ManifestError, ReleaseError
-from release.folder import describe_file, open_release, verify_file
+from release.folder import Release, describe_file, open_release, verify_file
 from release.listing import list_releases
 from release.manifest import PLANE_LO, graph_name, read
 
@@ -79,6 +80,17 @@ def test_a_node_may_hold_four_bits_alone(release: Path) -> None:
     assert opened.initializers(4)
     with pytest.raises(ReleaseError, match="no 8-bit weights here"):
         opened.graph(8)
+
+
+def test_the_files_of_a_precision_are_those_the_release_lists(release: Path) -> None:
+    manifest = open_release(release, verify=False).manifest
+    assert manifest.weight_files(4) == (graph_name(4), "base.bin", "plane.hi.bin")
+    assert manifest.weight_files(8) == (graph_name(8), "base.bin", "plane.hi.bin", PLANE_LO)
+    kept = tuple(entry for entry in manifest.files if not entry.name.startswith(("plane.", "graph.4")))
+    alone = dataclasses.replace(manifest, files=kept, tensors=(), matrices=(), precisions=(8,))
+    assert alone.weight_files(8) == (graph_name(8), "base.bin")
+    (release / PLANE_LO).unlink()
+    assert Release(release, alone).precisions == (8,)
 
 
 def test_eight_bits_are_the_four_bits_and_their_residual(release: Path) -> None:
