@@ -2,7 +2,8 @@
 
     ReleaseError             root
     ├── ManifestError        the manifest is missing, malformed, or names an unknown schema
-    └── CorruptRelease       a file is missing, truncated, too long or has another hash than promised
+    ├── CorruptRelease       a file is missing, truncated, too long or has another hash than promised
+    └── OutOfSpace           the disk cannot take it
 
 Messages name the file and say what to do. Callers above translate them into their own errors.
 """
@@ -20,3 +21,7 @@ class ManifestError(ReleaseError):
 
 class CorruptRelease(ReleaseError):
     """The bytes on disk are not the bytes the manifest promises."""
+
+
+class OutOfSpace(ReleaseError):
+    """The disk is full, or would be fuller than it may become. Nothing is lost; room makes it go on."""
