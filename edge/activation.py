@@ -49,6 +49,10 @@ class Activator:
 
     async def put(self, directory: Path | None, release: str, precision: int, why: str) -> bool:
         """Puts `precision` of a release in force (directory None: of the one that is). Says whether it is."""
+        return await self.attempt(directory, release, precision, why) is None
+
+    async def attempt(self, directory: Path | None, release: str, precision: int, why: str) -> WeirError | None:
+        """As `put`; what refused it, or None when it is in force."""
         async with self._turn:
             try:
                 done = await self._engine.activate(
@@ -56,7 +60,7 @@ class Activator:
                 )
             except WeirError as error:
                 self._sink.emit(ActivationFailed(self._clock(), release, precision, why, error.message))
-                return False
+                return error
             try:
                 self._remember(InForce(done.release, done.precision))
             except OSError as error:
@@ -65,7 +69,7 @@ class Activator:
             await self._local.refresh()
             self.switches += 1
             self._sink.emit(_activated(self._clock(), done, why))
-            return True
+            return None
 
 
 def _activated(now: float, done: Activation, why: str) -> Activated:
