@@ -106,7 +106,7 @@ class OrtStepModel:
         self._index[0] = count - 1
         binding = self._prefill_bindings[row]
         # One row's chunk lies at the front of the buffer, so only its shape is bound anew.
-        _bind_input(binding, "input_ids", self._prompt[:, :count])
+        bind_input(binding, "input_ids", self._prompt[:, :count])
         self._run(binding)
         self._index[0] = 0
         row_logits: Logits = self._logits[0, 0]
@@ -140,20 +140,22 @@ class OrtStepModel:
         """Binds rows first … end-1 of the pool and the front of every other array."""
         binding = self._session.run.io_binding()
         count = end - first
-        _bind_input(binding, "input_ids", self._tokens[:count])
-        _bind_input(binding, "seqlens_k", self._seqlens[:count])
-        _bind_input(binding, "total_seq", self._total)
-        _bind_input(binding, "logits_idx", self._index[:count])
+        bind_input(binding, "input_ids", self._tokens[:count])
+        bind_input(binding, "seqlens_k", self._seqlens[:count])
+        bind_input(binding, "total_seq", self._total)
+        bind_input(binding, "logits_idx", self._index[:count])
         for name, array in self._pool.arrays.items():
-            _bind_input(binding, f"past_key_values.{name}", array[first:end])
-            _bind_output(binding, f"present.{name}", array[first:end])
-        _bind_output(binding, "logits", self._logits[:count])
+            bind_input(binding, f"past_key_values.{name}", array[first:end])
+            bind_output(binding, f"present.{name}", array[first:end])
+        bind_output(binding, "logits", self._logits[:count])
         return binding
 
 
-def _bind_input(binding: Any, name: str, array: Array) -> None:
+def bind_input(binding: Any, name: str, array: Array) -> None:
+    """The session reads `array` in place; it must live as long as the binding."""
     binding.bind_input(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
 
 
-def _bind_output(binding: Any, name: str, array: Array) -> None:
+def bind_output(binding: Any, name: str, array: Array) -> None:
+    """The session writes into `array`; it must live as long as the binding."""
     binding.bind_output(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
