@@ -1,0 +1,93 @@
+"""Known answers: a fixed prompt and the logits each precision gives after it, recorded when a release is built.
+
+A node takes the prompt through its session before it serves (`runtime.ort.selftest`). What it allows is
+measured here, per model and precision, over the likeliest tokens:
+
+- On the CPU class of the build the same step gives the same bits, whatever the threads. But a node may cut
+  the prompt so that its end goes through the kernels of single tokens, which round inputs otherwise. Allowed
+  is half as much again as lies between the prompt in one step and token by token.
+- Another class rounds the inputs of products in its own way, hardly further away than not rounding them at
+  all is. Allowed is three times that distance, and twice what the class of the build may differ.
+
+A session that multiplies by wrong weights or reads its cache wrongly is off by several times as much.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantize.errors import QuantizeError
+from quantize.levels import FLOAT_INPUTS, at_level
+from quantize.progress import Progress, Silent
+from quantize.sealing import reseal
+from release.folder import Release, open_release
+from release.manifest import Manifest, SelfTest
+from release.planes import Floats
+from runtime.cpu import cpu_class
+from runtime.ort.session import OrtSession, OrtStepModel
+from runtime.tokenizer import Tokenizer
+
+_PROMPT = "The keeper of the lower lock wrote down the height of the water every morning, and on the ninth of June she"
+_MOST_TOKENS = 32
+_RECORDED = 8
+_WATCHED = 64  # the largest of more distances says more reliably how far kernels lie apart
+_LEAST_TOLERANCE = 0.05
+_SAME, _OTHER_CLASS, _FLOAT_INPUTS = 1.5, 2.0, 3.0
+_TASK = "recording self-tests"
+
+
+def record_self_tests(folder: Path, *, threads: int = 1, progress: Progress | None = None) -> Manifest:
+    """Runs every precision of the release in `folder` and writes its self-tests into the manifest.
+
+    Releases that write no text get none. Raises QuantizeError or ReleaseError; the release is then as it was.
+    """
+    progress = progress or Silent()
+    release = open_release(folder, verify=False)
+    if release.manifest.task != "generate":
+        return release.manifest
+    prompt = Tokenizer.load(folder).encode(_PROMPT)[:_MOST_TOKENS]
+    progress.start(_TASK, len(release.precisions), "steps")
+    found = []
+    for bits in release.precisions:
+        found.append(_recorded(release, bits, prompt, threads))
+        progress.advance(_TASK, 1)
+    progress.finish(_TASK)
+    return reseal(folder, dataclasses.replace(release.manifest, self_tests=tuple(found)))
+
+
+def _recorded(release: Release, bits: int, prompt: Sequence[int], threads: int) -> SelfTest:
+    graph, arrays = release.graph(bits), release.initializers(bits)
+    session = OrtSession(graph, arrays, threads)
+    whole, single = _after(session, prompt, len(prompt)), _after(session, prompt, 1)
+    floats = _after(OrtSession(at_level(graph, FLOAT_INPUTS), arrays, threads), prompt, len(prompt))
+    if not (np.isfinite(whole).all() and np.isfinite(single).all()):
+        raise QuantizeError(f"the release gives logits that are no numbers at {bits} bits: the build is broken")
+    likeliest = np.argsort(-whole, kind="stable")[:_WATCHED]
+    tokens = likeliest[:_RECORDED]
+    tolerance = max(_LEAST_TOLERANCE, _SAME * _apart(whole, single, likeliest))
+    return SelfTest(
+        precision=bits,
+        prompt_ids=tuple(prompt),
+        token_ids=tuple(int(token) for token in tokens),
+        logits=tuple(float(whole[token]) for token in tokens),
+        cpu_class=cpu_class(),
+        tolerance=tolerance,
+        tolerance_elsewhere=max(_OTHER_CLASS * tolerance, _FLOAT_INPUTS * _apart(whole, floats, likeliest)),
+    )
+
+
+def _after(session: OrtSession, prompt: Sequence[int], chunk: int) -> Floats:
+    """Logits [V] after the prompt, taken `chunk` tokens at a time."""
+    steps = OrtStepModel(session, 1, len(prompt), chunk)
+    for start in range(0, len(prompt), chunk):
+        logits = steps.prefill(0, prompt[start : start + chunk], start)
+    return logits.copy()
+
+
+def _apart(left: Floats, right: Floats, tokens: NDArray[np.int64]) -> float:
+    return float(np.abs(left[tokens] - right[tokens]).max())
