@@ -18,6 +18,7 @@ from typing import Literal
 
 from tuf.api.metadata import MetaFile, Root, Snapshot, Targets, Timestamp
 
+from release.disk import Disk
 from release.trust.catalogue import Catalogue, Offer, read_offers
 from release.trust.clock import Clock
 from release.trust.errors import Absent, TooLong, TrustError
@@ -63,8 +64,8 @@ class TrustClient:
     Another pinned root begins anew: what its keys did not sign counts no longer.
     """
 
-    def __init__(self, folder: Path, root: bytes) -> None:
-        self._kept = Kept(folder)
+    def __init__(self, folder: Path, root: bytes, disk: Disk | None = None) -> None:
+        self._kept = Kept(folder, disk or Disk())
         self._roots = [first_root(root)]
         if self._kept.root(self._roots[0].version) != root:
             self._kept.keep_root(self._roots[0].version, root)

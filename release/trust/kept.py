@@ -19,8 +19,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from release.disk import Disk
 from release.document import parse, plain
-from release.durable import write_whole
 from release.objects import METADATA
 from release.trust.workflow import MOST_BYTES, Seen
 
@@ -46,8 +46,8 @@ class Files:
 class Kept:
     """The folder. Whoever writes is one: a node has one updater."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._folder, self._disk = folder, disk
         self.metadata = folder / METADATA
 
     def root(self, version: int) -> bytes | None:
@@ -60,12 +60,12 @@ class Kept:
             number = path.name.removesuffix(".root.json")
             if number.isdecimal() and int(number) > version:
                 with contextlib.suppress(OSError):
-                    path.unlink()
+                    self._disk.remove(path)
 
     def keep_root(self, version: int, content: bytes) -> None:
         """Raises OSError."""
-        self.metadata.mkdir(parents=True, exist_ok=True)
-        write_whole(self.metadata / f"{version}.root.json", content)
+        self._disk.folder(self.metadata)
+        self._disk.write(self.metadata / f"{version}.root.json", content)
 
     def timestamp(self) -> bytes | None:
         """The timestamp of the last whole set."""
@@ -79,17 +79,17 @@ class Kept:
 
     def keep(self, files: Files, before: Files | None) -> None:
         """Replaces the set `before`, whose files stay for those who are reading it. Raises OSError."""
-        self.metadata.mkdir(parents=True, exist_ok=True)
+        self._disk.folder(self.metadata)
         for name, content in zip(files.names, (files.snapshot, files.targets), strict=True):
             if self._read(name, len(content)) != content:
-                write_whole(self.metadata / name, content)
+                self._disk.write(self.metadata / name, content)
         if self.timestamp() != files.timestamp:
-            write_whole(self.metadata / _TIMESTAMP, files.timestamp)
+            self._disk.write(self.metadata / _TIMESTAMP, files.timestamp)
         stay = {*files.names, *(before.names if before else ())}
         for path in [*self.metadata.glob("*.snapshot.json"), *self.metadata.glob("*.targets.json")]:
             if path.name not in stay:
                 with contextlib.suppress(OSError):
-                    path.unlink()
+                    self._disk.remove(path)
 
     def seen(self) -> Seen:
         """What was noted; nothing, where that is lost or unreadable."""
@@ -100,8 +100,8 @@ class Kept:
 
     def note(self, seen: Seen) -> None:
         """Raises OSError."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self._folder / _SEEN, (json.dumps(plain(seen), indent=1) + "\n").encode())
+        self._disk.folder(self._folder)
+        self._disk.write(self._folder / _SEEN, (json.dumps(plain(seen), indent=1) + "\n").encode())
 
     def _read(self, name: str, most: int) -> bytes | None:
         try:

@@ -1,0 +1,144 @@
+"""The objects of a repository: put in whole, verified, and once.
+
+New files are copied beside the repository's own first and verified on the way; only when all of them are
+there are they renamed into place. Whatever goes wrong before leaves the repository as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from release.disk import Disk
+from release.errors import CorruptRelease, OutOfSpace
+from release.folder import verify_file
+from release.manifest import File
+from release.objects import object_path
+from release.partial import out_of_space
+
+STAGING = ".staging"
+_MARGIN_BYTES = 16 << 20
+_COPY_BYTES = 1 << 20
+
+Told = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What was new, and what lay there before, in bytes."""
+
+    stored_bytes: int
+    shared_bytes: int
+    new: tuple[Path, ...]
+
+    def undo(self) -> None:
+        """Takes back what was new."""
+        for path in self.new:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+class Shelf:
+    """The folder `objects/` of a repository. One writer at a time."""
+
+    def __init__(self, repository: Path, disk: Disk) -> None:
+        self._repository, self._disk = repository, disk
+
+    def has(self, sha256: str) -> bool:
+        """Whether there is an object of that name; does not read it."""
+        return (self._repository / object_path(sha256)).is_file()
+
+    def place(self, sources: Mapping[Path, File], told: Told, link: bool = False) -> Placed:
+        """Puts files in by their content. Raises CorruptRelease, OutOfSpace or OSError; then nothing has changed.
+
+        With `link` a new object is the source's own file under a second name: quick, and changed with it.
+        """
+        with out_of_space(self._repository), self._staging() as staging:
+            missing, shared = self._split(sources, told)
+            self._demand(0 if link else sum({file.sha256: file.bytes for file in missing.values()}.values()))
+            drafts: dict[str, Path] = {}
+            for source, file in missing.items():
+                if file.sha256 in drafts:
+                    told(file.bytes)
+                    continue
+                drafts[file.sha256] = staging / file.sha256
+                self._bring(source, drafts[file.sha256], file, told, link)
+            return self._move(drafts, shared)
+
+    def _split(self, sources: Mapping[Path, File], told: Told) -> tuple[dict[Path, File], int]:
+        """What is missing, and how many bytes are not. A damaged object counts as missing: it is replaced."""
+        missing: dict[Path, File] = {}
+        shared = 0
+        for source, file in sources.items():
+            if not self.has(file.sha256):
+                missing[source] = file
+                continue
+            verify_file(source, file)
+            try:
+                verify_file(self._repository / object_path(file.sha256), file)
+            except CorruptRelease:
+                missing[source] = file
+                continue
+            shared += file.bytes
+            told(file.bytes)
+        return missing, shared
+
+    def _bring(self, source: Path, draft: Path, file: File, told: Told, link: bool) -> None:
+        if link:
+            self._disk.link(source, draft)
+            verify_file(draft, file)
+            told(file.bytes)
+            return
+        digest = hashlib.sha256()
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            with source.open("rb") as reader:
+                while piece := reader.read(_COPY_BYTES):
+                    digest.update(piece)
+                    self._disk.append(descriptor, memoryview(piece), draft)
+                    told(len(piece))
+            self._disk.sync(descriptor, draft)
+        finally:
+            os.close(descriptor)
+        if digest.hexdigest() != file.sha256:
+            verify_file(source, file)  # says where it is damaged
+            raise CorruptRelease(f"{source} changed while it was read: publish it again when nothing writes to it")
+
+    def _move(self, drafts: Mapping[str, Path], shared: int) -> Placed:
+        new: list[Path] = []
+        stored = 0
+        try:
+            for sha256, draft in drafts.items():
+                place = self._repository / object_path(sha256)
+                self._disk.folder(place.parent)
+                stored += draft.stat().st_size
+                if not place.exists():
+                    new.append(place)
+                self._disk.move(draft, place)
+        except BaseException:
+            Placed(0, 0, tuple(new)).undo()
+            raise
+        return Placed(stored, shared, tuple(new))
+
+    @contextlib.contextmanager
+    def _staging(self) -> Iterator[Path]:
+        staging = self._repository / STAGING
+        shutil.rmtree(staging, ignore_errors=True)  # of a publisher that was killed: the lock is ours now
+        self._disk.folder(staging)
+        try:
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _demand(self, needed: int) -> None:
+        free = shutil.disk_usage(self._repository).free
+        if needed and free < needed + _MARGIN_BYTES:
+            raise OutOfSpace(
+                f"{self._repository} needs {needed + _MARGIN_BYTES} bytes more and {free} are free: make room and "
+                "publish again; nothing was changed"
+            )
