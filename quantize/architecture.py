@@ -1,8 +1,7 @@
 """Reads a model folder's config and says whether it can become a release, before any work is done.
 
-Accepted are decoders of the Llama and Qwen2 families with grouped-query attention, rotary positions
-and a SiLU-gated MLP, in safetensors. Everything else is refused with what is missing, never built
-approximately.
+Accepted are decoders of the families in `quantize.families`, in safetensors. Everything else is refused
+with what is missing, never built approximately.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from quantize.errors import UnsupportedArchitecture
+from quantize.families import FAMILIES, Family, exact_context, refusal, rotary_share
 from release.manifest import Architecture
 
 BLOCK_SIZE = 32
-FAMILIES: Mapping[str, str] = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-_ROPE_TYPES = frozenset({"default", "llama3"})
 _MOST_CONTEXT = 8192  # longer position tables are cut: an edge node's KV cache is far smaller
 
 
@@ -40,61 +38,70 @@ class SourceModel:
 def read_source(path: Path) -> SourceModel:
     """The model in `path`. Raises UnsupportedArchitecture saying what stands in the way."""
     config = read_json(path / "config.json")
-    family = config.get("model_type")
-    if not isinstance(family, str) or family not in FAMILIES:
-        raise UnsupportedArchitecture(
-            f"{path} holds a model of type {family!r}; Weir builds releases from {' and '.join(FAMILIES)} models"
-        )
-    declared = config.get("architectures") or [FAMILIES[family]]
-    if FAMILIES[family] not in declared:
-        raise UnsupportedArchitecture(f"{path} holds {declared[0]}, which does not write text; need {FAMILIES[family]}")
-    _refuse_variants(path, config)
-    architecture = _architecture(path, family, config)
+    family = _family(path, config)
+    architecture = read_architecture(path, config)
     return SourceModel(
-        path, architecture, _eos(path, config), bool(config.get("tie_word_embeddings", False)), _weights(path)
+        path, architecture, _eos(path, config), bool(config.get("tie_word_embeddings", family.tied)), _weights(path)
     )
 
 
-def _architecture(path: Path, family: str, config: Mapping[str, Any]) -> Architecture:
+def read_architecture(path: Path, config: Mapping[str, Any]) -> Architecture:
+    """The shape of the model whose config.json lies, or would lie, in `path`; weights are not looked for.
+
+    Raises UnsupportedArchitecture.
+    """
+    family = _family(path, config)
+    told = refusal(family, config)
+    if told is not None:
+        raise UnsupportedArchitecture(f"{path}: {told}")
     heads = _size(path, config, "num_attention_heads")
     hidden = _size(path, config, "hidden_size")
-    head_dim = config.get("head_dim") or hidden // heads
+    longest = _size(path, config, "max_position_embeddings")
     architecture = Architecture(
-        family=family,
+        family=family.name,
         layers=_size(path, config, "num_hidden_layers"),
         heads=heads,
         kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=head_dim,
+        head_dim=int(config.get("head_dim") or family.head_dim or hidden // heads),
         hidden_size=hidden,
         vocabulary=_size(path, config, "vocab_size"),
-        context_length=min(_size(path, config, "max_position_embeddings"), _MOST_CONTEXT),
+        context_length=min(longest, exact_context(family, config) or longest, _MOST_CONTEXT),
     )
+    rotated = int(architecture.head_dim * rotary_share(config))
+    _check_widths(path, architecture, _size(path, config, "intermediate_size"), rotated)
+    return architecture
+
+
+def _family(path: Path, config: Mapping[str, Any]) -> Family:
+    name = config.get("model_type")
+    family = FAMILIES.get(name) if isinstance(name, str) else None
+    if family is None:
+        raise UnsupportedArchitecture(
+            f"{path} holds a model of type {name!r}; Weir builds releases from {', '.join(FAMILIES)} models"
+        )
+    declared = config.get("architectures") or [family.architecture]
+    if family.architecture not in declared:
+        raise UnsupportedArchitecture(
+            f"{path} holds {declared[0]}, which does not write text; need {family.architecture}"
+        )
+    return family
+
+
+def _check_widths(path: Path, architecture: Architecture, intermediate: int, rotated: int) -> None:
     widths = {
-        "hidden_size": hidden,
-        "intermediate_size": _size(path, config, "intermediate_size"),
-        "num_attention_heads x head_dim": heads * head_dim,
+        "hidden_size": architecture.hidden_size,
+        "intermediate_size": intermediate,
+        "num_attention_heads x head_dim": architecture.heads * architecture.head_dim,
     }
     for name, width in widths.items():
         if width % BLOCK_SIZE:
             raise UnsupportedArchitecture(f"{path}: {name} is {width}, which is not a multiple of {BLOCK_SIZE}")
-    if architecture.kv_heads < 1 or heads % architecture.kv_heads:
-        raise UnsupportedArchitecture(f"{path}: {heads} heads cannot share {architecture.kv_heads} key/value heads")
-    if head_dim % 8:
-        raise UnsupportedArchitecture(f"{path}: head_dim is {head_dim}, which is not a multiple of 8")
-    return architecture
-
-
-def _refuse_variants(path: Path, config: Mapping[str, Any]) -> None:
-    if config.get("quantization_config"):
-        raise UnsupportedArchitecture(f"{path} is quantized already: point to the original weights")
-    if config.get("hidden_act", "silu") != "silu":
-        raise UnsupportedArchitecture(f"{path}: hidden_act {config['hidden_act']!r} is not supported, only 'silu'")
-    if config.get("use_sliding_window"):
-        raise UnsupportedArchitecture(f"{path} uses a sliding attention window, which is not supported")
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in _ROPE_TYPES:
-        raise UnsupportedArchitecture(f"{path}: rope type {kind!r} is not supported, only {sorted(_ROPE_TYPES)}")
+    if architecture.kv_heads < 1 or architecture.heads % architecture.kv_heads:
+        raise UnsupportedArchitecture(
+            f"{path}: {architecture.heads} heads cannot share {architecture.kv_heads} key/value heads"
+        )
+    if rotated % 16:
+        raise UnsupportedArchitecture(f"{path}: {rotated} values a head are rotated, which is not a multiple of 16")
 
 
 def _weights(path: Path) -> tuple[Path, ...]:

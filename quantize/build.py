@@ -54,6 +54,7 @@ from release.planes import Floats, blocks, compose, dequantize, pack4, packz
 
 PRECISIONS = (4, 8)
 _TOOLS = ("numpy", "onnx", "onnxruntime", "onnxruntime-genai", "torch", "transformers")
+_ROTARY = ("cos_cache", "sin_cache")
 _HEAD_ROWS = 16_384  # the head is quantized in pieces: it is by far the largest matrix
 
 
@@ -205,7 +206,7 @@ class _Builder:
     def _kept(self, name: str) -> Floats:
         values = self._exported.values(name)
         # Rotary tables have a row per position: those beyond the release's context are left out.
-        return values[: self._source.architecture.context_length] if name in ("cos_cache", "sin_cache") else values
+        return values[: self._source.architecture.context_length] if name.startswith(_ROTARY) else values
 
     def _eight_bit(self, base: WeightFile) -> None:
         """The head and the embedding, one matrix or two, at 8 bits."""

@@ -20,6 +20,7 @@ from quantize.errors import ExportFailed
 from release.planes import Floats
 
 _SUFFIX = ".MatMul.weight"
+_ELEMENTWISE = ("Div", "Tanh", "Mul")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def read_exported(path: Path) -> Exported:
     stray = [node.name for node in graph.node if node.op_type == "MatMul" and not node.input[1].endswith(_SUFFIX)]
     if stray:
         raise ExportFailed(f"node {stray[0]} multiplies by something that is no weight")
-    last = next((node.name for node in graph.node if "logits" in node.output), None)
+    last = _before_cap(graph)
     head = next((linear for linear in products if linear.node == last), None)
     if head is None:
         raise ExportFailed("the logits do not come straight from a weight's product")
@@ -85,6 +86,15 @@ def read_exported(path: Path) -> Exported:
     others = tuple(name for name in sizes if name not in taken)
     body = tuple(linear for linear in products if linear is not head)
     return Exported(model, path.parent, body, head, embedding, others)
+
+
+def _before_cap(graph: Any) -> str | None:
+    """The node that makes the logits, before a cap (scale, tanh, scale) where the model has one."""
+    makers = {output: node for node in graph.node for output in node.output}
+    node = makers.get("logits")
+    while node is not None and node.op_type in _ELEMENTWISE:
+        node = makers.get(node.input[0])
+    return None if node is None else str(node.name)
 
 
 def _linear(node: Any, sizes: Mapping[str, tuple[int, ...]]) -> Linear:

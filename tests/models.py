@@ -8,7 +8,9 @@ chat_template.jinja. Their answers mean nothing; shapes, streams and arithmetic 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
@@ -74,6 +76,64 @@ def tiny_qwen2_folder(folder: Path, seed: int = 1, tied: bool = True) -> Path:
     return _write(folder, Qwen2ForCausalLM, config, seed)
 
 
+def tiny_family_folder(folder: Path, family: str, seed: int = 3) -> Path:
+    """A random model of one of FAMILY_SETTINGS, its norms' weights random too."""
+    import transformers
+
+    kind, settings = FAMILY_SETTINGS[family]
+    config_kind = {"Gemma3": "Gemma3TextConfig"}.get(kind, f"{kind}Config")
+    config = getattr(transformers, config_kind)(**{**_SHAPE, **settings})
+    return _write(folder, getattr(transformers, f"{kind}ForCausalLM"), config, seed, norms=True)
+
+
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_LONG_ROPE = {
+    **_ROPE,
+    "rope_type": "longrope",
+    "short_factor": [1 + 0.1 * step for step in range(8)],
+    "long_factor": [4.0] * 8,
+    "original_max_position_embeddings": 64,
+}
+# Windows are shorter than the tests' prompts where layers have one, so that it shows if it is not kept.
+FAMILY_SETTINGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "qwen3": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True, "rope_parameters": _ROPE}),
+    "mistral": ("Mistral", {"head_dim": 32, "sliding_window": 32, "rope_parameters": _ROPE}),
+    "phi3": ("Phi3", {"sliding_window": 32, "rope_parameters": {**_ROPE, "partial_rotary_factor": 1.0}}),
+    "phi3-long": (
+        "Phi3",
+        {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "rope_parameters": {**_LONG_ROPE, "partial_rotary_factor": 0.5},
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "gemma": ("Gemma", {"head_dim": 32, "rope_parameters": _ROPE}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "head_dim": 32,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 8,
+            "attn_logit_softcapping": 0.5,
+            "final_logit_softcapping": 1.5,
+            "rope_parameters": _ROPE,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {
+            "head_dim": 32,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": _ROPE,
+                "full_attention": {**_ROPE, "rope_theta": 1000000.0},
+            },
+        },
+    ),
+}
 _SHAPE = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
@@ -88,7 +148,7 @@ _SHAPE = {
 }
 
 
-def _write(folder: Path, kind: type, config: object, seed: int) -> Path:
+def _write(folder: Path, kind: type, config: object, seed: int, norms: bool = False) -> Path:
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,6 +161,8 @@ def _write(folder: Path, kind: type, config: object, seed: int) -> Path:
                 torch.nn.init.normal_(parameter, std=0.15)
             elif name.endswith("bias"):
                 torch.nn.init.normal_(parameter, std=0.3)
+            elif norms:
+                parameter.data += torch.randn(parameter.shape) * 0.2
         model.save_pretrained(folder)
     write_tokenizer(folder)
     return folder

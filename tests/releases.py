@@ -7,13 +7,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from quantize import exporter
 from quantize.architecture import SourceModel
 from quantize.build import build_release
 from quantize.export import GRAPH, Export, export_graph
 from quantize.progress import Silent
 from quantize.sources.cache import Cache, sha256_of
 from quantize.sources.resolve import resolve
-from tests.models import tiny_llama_folder, tiny_qwen2_folder
+from tests.models import tiny_family_folder, tiny_llama_folder, tiny_qwen2_folder
 
 # A model folder to take instead of fetching the catalogue's; its weights must be SmolLM2's.
 SMOLLM2_FOLDER = "WEIR_TEST_SMOLLM2"
@@ -37,6 +38,22 @@ def tiny_hf() -> Path:
 def tiny_qwen2() -> Path:
     """A folder with `release` and its source `hf`: a random Qwen2 with biases and a tied embedding."""
     return _kept("tiny-qwen2", _tiny(tiny_qwen2_folder, "tiny-qwen2"))
+
+
+def tiny_family(family: str) -> Path:
+    """A folder with `release` and its source `hf`: a random model of a family of tests.models.FAMILY_SETTINGS."""
+
+    def build(draft: Path) -> None:
+        source = tiny_family_folder(draft / "hf", family)
+        build_release(source, draft / "release", name=f"tiny-{family}", export=_here)
+
+    return _kept(f"tiny-{family}", build)
+
+
+def _here(source: SourceModel, work: Path, *, threads: int) -> Path:
+    """Exports in this process, which has most of what that takes loaded already."""
+    exporter.run(("-i", str(source.path), "-o", str(work / "exported"), "-p", "fp32", "-e", "cpu", "-c", str(work)))
+    return work / "exported" / GRAPH
 
 
 def smollm2() -> Path:

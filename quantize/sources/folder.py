@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quantize.families import FAMILIES
 from quantize.sources.errors import BadModel, UnknownArchitecture
 
 TASKS: Mapping[str, str] = {
-    "LlamaForCausalLM": "text-generation",
-    "Qwen2ForCausalLM": "text-generation",
+    **{family.architecture: "text-generation" for family in FAMILIES.values()},
     "BertModel": "feature-extraction",
+    "BertForMaskedLM": "feature-extraction",
 }
 SMALL_FILES = (
     "config.json",
@@ -64,7 +65,7 @@ def architecture_of(config: Mapping[str, Any], where: str) -> str:
     if known is None:
         raise UnknownArchitecture(
             f"{where} is a {', '.join(map(str, names))}; Weir can build {', '.join(TASKS)}. "
-            "Choose a model of the Llama or Qwen2 family"
+            f"Choose one of these families: {', '.join(FAMILIES)}, bert"
         )
     if "quantization_config" in config:
         method = config["quantization_config"].get("quant_method", "unknown")

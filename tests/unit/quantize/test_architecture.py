@@ -11,6 +11,7 @@ import pytest
 from quantize.architecture import read_source
 from quantize.build import build_release
 from quantize.errors import QuantizeError, UnsupportedArchitecture
+from quantize.families import FAMILIES
 
 LLAMA = {
     "model_type": "llama",
@@ -57,6 +58,11 @@ def test_every_end_token_counts(tmp_path: Path) -> None:
         ({"architectures": ["LlamaForSequenceClassification"]}, "does not write text"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized already"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"head_dim": 24, "num_attention_heads": 8}, "24 values a head are rotated"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({"layer_types": ["sliding_attention", "full_attention"]}, "sliding"),
+        ({"layer_types": ["linear_attention"]}, "layers of type 'linear_attention'"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2}}, "rope type 'linear'"),
         ({"use_sliding_window": True}, "sliding"),
         ({"rope_scaling": {"type": "yarn"}}, "rope type 'yarn'"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope'"),
@@ -71,6 +77,52 @@ def test_every_end_token_counts(tmp_path: Path) -> None:
 def test_what_cannot_be_built_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
     with pytest.raises(UnsupportedArchitecture, match=told):
         read_source(folder(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "told"),
+    [
+        ("gemma3_text", {"use_bidirectional_attention": True}, "both directions"),
+        ("gemma3_text", {"hidden_activation": "silu"}, "hidden_activation 'silu'"),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"sliding_attention": {"rope_type": "default"}, "full_attention": {"type": "linear"}}},
+            "rope type 'linear'",
+        ),
+        ("qwen3", {"use_sliding_window": True}, "sliding"),
+        ("phi3", {"rope_scaling": {"type": "yarn"}}, "rope type 'yarn'"),
+        ("phi3", {"partial_rotary_factor": 0.5}, "8 values a head are rotated"),
+        ("mistral", {"layer_types": ["sliding_attention", "full_attention"]}, "mixes layers"),
+        ("gemma2", {"architectures": ["Gemma2ForSequenceClassification"]}, "does not write text"),
+    ],
+)
+def test_each_family_refuses_what_its_graph_would_lose(
+    tmp_path: Path, family: str, changes: dict[str, Any], told: str
+) -> None:
+    own = {"model_type": family, "architectures": [FAMILIES[family].architecture], "hidden_act": ...}
+    with pytest.raises(UnsupportedArchitecture, match=told):
+        read_source(folder(tmp_path, **{**own, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "context"),
+    [
+        ("mistral", {}, 4096),  # what transformers takes where a config is silent
+        ("mistral", {"sliding_window": None}, 8192),
+        ("phi3", {"sliding_window": 2047}, 2047),
+        (
+            "phi3",
+            {"rope_scaling": {"type": "su", "short_factor": [1]}, "original_max_position_embeddings": 1024},
+            1024,
+        ),
+        ("gemma2", {"sliding_window": 512}, 8192),
+    ],
+)
+def test_a_context_is_cut_to_where_the_graph_is_exact(
+    tmp_path: Path, family: str, changes: dict[str, Any], context: int
+) -> None:
+    own = {"model_type": family, "architectures": [FAMILIES[family].architecture], "hidden_act": ..., "head_dim": 16}
+    assert read_source(folder(tmp_path, **{**own, **changes})).architecture.context_length == context
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])
