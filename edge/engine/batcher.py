@@ -26,6 +26,7 @@ _log = logging.getLogger("weir.edge.engine")
 
 # How often waiting callers are looked at while nothing decodes. Not on the path of a request.
 _IDLE_WAIT_S = 1.0
+_STEP_WEIGHT = 0.1  # of the newest step in what a step takes
 
 
 class Batcher:
@@ -53,6 +54,8 @@ class Batcher:
         self._lanes: list[Lane] = []
         self._posted: list[tuple[Ticket, Event]] = []
         self._decode_steps = 0
+        self._step_s = 0.0  # of late
+        self._tokens_left = 0
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
         self._thread.start()
 
@@ -69,6 +72,13 @@ class Batcher:
     def decode_steps(self) -> int:
         """Decode steps taken since the start."""
         return self._decode_steps
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until what is here has ended, if every answer gets as long as it may: rarely too short."""
+        with self._changed:
+            waiting = sum(running.job.max_tokens for running in self._waiting)
+        return (self._tokens_left + waiting / self._slots) * self._step_s
 
     @property
     def closed(self) -> bool:
@@ -116,10 +126,16 @@ class Batcher:
             self._fail_everything(error)
 
     def _step(self) -> None:
+        began, decoded = time.monotonic(), False
         for lane in self._lanes:
             lane.drop_departed()
             if lane.step():
+                decoded = True
                 self._decode_steps += 1
+        if decoded:
+            took = time.monotonic() - began
+            self._step_s = took if not self._step_s else self._step_s + _STEP_WEIGHT * (took - self._step_s)
+        self._tokens_left = max((lane.tokens_left for lane in self._lanes), default=0)
         self._flush()
 
     def _admit(self) -> bool:

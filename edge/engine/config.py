@@ -9,7 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class EngineConfig(BaseModel):
-    """One engine process. `model` is the served name; empty means the release's own."""
+    """One engine process. `model` is the served name; empty means the release's own.
+
+    `memory_budget_bytes` is what the whole process may take; None: what the system has free.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -25,4 +28,5 @@ class EngineConfig(BaseModel):
     max_output_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 512
     prefill_chunk: Annotated[int, Field(ge=1, le=4096)] = 128
     default_deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
+    memory_budget_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"

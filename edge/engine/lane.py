@@ -56,6 +56,12 @@ class Lane:
         """Sequences that hold a row."""
         return len(self._decoding) + len(self._prefilling)
 
+    @property
+    def tokens_left(self) -> int:
+        """The most tokens that one of its sequences may still get."""
+        running = (*self._decoding, *self._prefilling)
+        return max((sequence.job.max_tokens - sequence.signals.tokens for sequence in running), default=0)
+
     def admit(self, sequence: Running) -> None:
         """Gives a row to `sequence`. The caller sees to it that one is free."""
         taken = {other.row for other in self._prefilling}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,16 +13,14 @@ from edge.engine.config import EngineConfig
 from edge.engine.job import Served
 from release.errors import ReleaseError
 from release.folder import Release, open_release, precisions_here
-from release.listing import read_manifest
 from release.manifest import PLANE_LO, graph_name
+from runtime.ort.footprint import load_bytes
 from runtime.ort.load import load_model
 from runtime.ort.session import GraphError
 from runtime.tokenizer import TemplateError, Tokenizer, TokenizerError, TooManyTokens
 from wire.errors import ContextTooLong, InvalidRequest, NotFound, PreconditionFailed
 from wire.messages import GenerateRequest, ModelInfo
 
-# What a loaded model takes besides its weights: activations, packed copies, the KV of short answers.
-_HEADROOM_BYTES = 256 << 20
 _CAPABILITIES = ("stream", "sample", "logprobs", "signals")
 
 
@@ -36,9 +35,10 @@ class Model:
     load_ms: float
     here: Callable[[], tuple[int, ...]] | None = None  # the precisions that lie in the folder now
 
-    def described(self) -> ModelInfo:
-        """`info`, with what has come into the folder since it was loaded."""
-        return self.info if self.here is None else replace(self.info, precisions_available=self.here())
+    @staticmethod
+    def describe(info: ModelInfo, here: Callable[[], tuple[int, ...]] | None) -> ModelInfo:
+        """`info` of a model, with what has come into its folder since it was loaded."""
+        return info if here is None else replace(info, precisions_available=here())
 
     def answers_to(self, name: str) -> bool:
         """Whether a request for `name` is meant for this model; empty is the default model."""
@@ -82,63 +82,71 @@ class Model:
         return asked
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A verified release that is not in memory yet. Loading it takes at most `needed_bytes` more memory.
+
+    `load` takes a while: not in the event loop. It raises PreconditionFailed.
+    """
+
+    release: str
+    precision: int
+    needed_bytes: int
+    load: Callable[[], Model]
+
+
 class Opener(Protocol):
-    """Opens a release for serving: `open_model`, or what stands in for it."""
+    """Verifies a release for serving: `open_model`, or what stands in for it."""
 
     def __call__(
-        self, config: EngineConfig, directory: Path, precision: int, beside: Model | None, free_bytes: int | None, /
-    ) -> Model: ...
+        self, config: EngineConfig, directory: Path, precision: int, known: Tokenizer | None, /
+    ) -> Candidate: ...
 
 
-def open_model(
-    config: EngineConfig, directory: Path, precision: int, beside: Model | None = None, free_bytes: int | None = None
-) -> Model:
-    """Verifies, loads and tries a release. Takes a while: not in the event loop.
+def open_model(config: EngineConfig, directory: Path, precision: int, known: Tokenizer | None = None) -> Candidate:
+    """Verifies a release and reads its tokenizer. Takes a while: not in the event loop.
 
-    `beside` is the model that serves meanwhile; `free_bytes` the memory there is, None: do not look.
-    Raises NotFound or PreconditionFailed.
+    `known` is the tokenizer that serves meanwhile. Raises NotFound or PreconditionFailed.
     """
-    try:
-        if not directory.is_dir():
-            raise NotFound(f"there is no release folder {directory}")
-        other = frozenset({graph_name(8), PLANE_LO}) if precision == 4 else frozenset({graph_name(4)})
-        _demand_memory(directory, precision, free_bytes)
+    if not directory.is_dir():
+        raise NotFound(f"there is no release folder {directory}")
+    other = frozenset({graph_name(8), PLANE_LO}) if precision == 4 else frozenset({graph_name(4)})
+    with _refusals():
         release = open_release(directory, skip=other)
-        tokenizer = Tokenizer.load(directory, release.manifest.eos_token_ids, beside.tokenizer if beside else None)
-        return _load(config, release, precision, tokenizer)
-    except (ReleaseError, GraphError, TokenizerError) as error:
+        if precision not in release.precisions:
+            have = ", ".join(map(str, release.precisions)) or "none"
+            raise ReleaseError(f"release {release.id} has no {precision}-bit weights here (it has: {have})")
+        tokenizer = Tokenizer.load(directory, release.manifest.eos_token_ids, known)
+    needed = load_bytes(release.manifest, precision, slots=config.slots, prefill_chunk=config.prefill_chunk)
+    return Candidate(release.id, precision, needed, partial(_load, config, release, precision, tokenizer))
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except (ReleaseError, GraphError, TokenizerError, OSError) as error:
         raise PreconditionFailed(str(error)) from error
-
-
-def _demand_memory(directory: Path, precision: int, free_bytes: int | None) -> None:
-    if free_bytes is None:
-        return
-    sizes = {entry.name: entry.bytes for entry in read_manifest(directory).files}
-    weights = sum(sizes.get(name, 0) for name in ("base.bin", "plane.hi.bin", *((PLANE_LO,) if precision == 8 else ())))
-    # Weights are held once as given and once as the kernels pack them.
-    needed = 2 * weights + _HEADROOM_BYTES
-    if needed > free_bytes:
-        raise PreconditionFailed(
-            f"{precision}-bit weights beside the running ones need about {needed >> 20} MiB and {free_bytes >> 20} MiB "
-            "are free; free memory, or restart the engine at this precision"
-        )
+    except MemoryError as error:
+        raise PreconditionFailed(f"there is too little memory for these weights: {error}") from error
 
 
 def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tokenizer) -> Model:
     manifest = release.manifest
-    loaded = load_model(
-        release,
-        precision,
-        slots=config.slots,
-        capacity=config.context_length,
-        threads=config.threads,
-        prefill_chunk=config.prefill_chunk,
-    )
-    if tokenizer.vocab_size > loaded.steps.vocab_size:
-        raise GraphError(
-            f"the tokenizer knows {tokenizer.vocab_size} tokens and the model {loaded.steps.vocab_size}: "
-            "they do not belong together"
+    with _refusals():
+        loaded = load_model(
+            release,
+            precision,
+            slots=config.slots,
+            capacity=config.context_length,
+            threads=config.threads,
+            prefill_chunk=config.prefill_chunk,
         )
+        if tokenizer.vocab_size > loaded.steps.vocab_size:
+            raise GraphError(
+                f"the tokenizer knows {tokenizer.vocab_size} tokens and the model {loaded.steps.vocab_size}: "
+                "they do not belong together"
+            )
     served = Served(loaded.steps, tokenizer.decode, tokenizer.stop_ids, release.id, precision, loaded.weight_digest)
     info = ModelInfo(
         name=config.model or manifest.name,

@@ -1,8 +1,9 @@
-"""The engine as the rest of the node sees it: Inference and EngineControl over one batcher.
+"""The engine as the rest of the node sees it: Inference and EngineControl over the weights in force.
 
 Everything that takes long leaves the event loop: prompts are tokenized and releases loaded in
 threads, tokens come from the decode thread. At any time at most slots + max_queue requests are here,
-in whatever stage. Each answer names the weights that made it, taken from the session it ran on.
+in whatever stage, the wait for other weights included. Each answer names the weights that made it,
+taken from the session it ran on.
 
 Must not know: routing, upstreams, confidence.
 """
@@ -12,16 +13,18 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 
 from edge.engine.batcher import Batcher
 from edge.engine.config import EngineConfig
 from edge.engine.job import Ended, Job, Token
-from edge.engine.model import Model, Opener, open_model
+from edge.engine.model import Opener, open_model
+from edge.engine.room import Memory
+from edge.engine.weights import Weights
 from router import confidence
-from runtime import memory
 from runtime.ort.sampling import SamplingParams
 from runtime.version import weir_version
 from wire.errors import InvalidRequest, NotFound, NotSupported, Overloaded, Unavailable
@@ -52,64 +55,71 @@ _TOKENIZING_THREADS = 2
 class EngineService:
     """Satisfies wire.service.InferenceService and EngineControl. Starts without a model: see `load`."""
 
-    def __init__(self, config: EngineConfig, broken: Callable[[str], None], opener: Opener = open_model) -> None:
-        """`broken` is told when the model broke and the process must be replaced."""
-        self._config, self._broken, self._opener = config, broken, opener
+    def __init__(
+        self,
+        config: EngineConfig,
+        broken: Callable[[str], None],
+        opener: Opener = open_model,
+        look: Callable[[], Memory] | None = None,
+    ) -> None:
+        """`broken` is told when the model broke and the process must be replaced. See Weights for `look`."""
+        self._config = config
         self._limits, self._version = RequestLimits(), weir_version()
-        self._model: Model | None = None
-        self._batcher: Batcher | None = None
         self._here = 0
         self._draining = False
-        self._activating = asyncio.Lock()
+        self._weights = Weights(config, broken, opener, look)
         self._tokenizing = ThreadPoolExecutor(_TOKENIZING_THREADS, "tokenize")
-        self._loading = ThreadPoolExecutor(1, "load")
 
     async def load(self) -> None:
         """Loads the configured release. Raises NotFound, PreconditionFailed."""
-        config = self._config
-        model = await self._open(config.release_dir, config.precision)
-        self._batcher = Batcher(model.served, config.slots, config.max_queue, self._broken, self._retired)
-        self._model = model
+        await self._weights.load()
 
     def close(self) -> None:
         """Fails what runs as Unavailable and ends the threads."""
         self._draining = True
-        if self._batcher is not None:
-            self._batcher.close()
+        self._weights.close()
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
-        self._loading.shutdown(wait=False, cancel_futures=True)
 
     async def generate(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
         """See InferenceService."""
         began = time.monotonic()
-        model, batcher = self._serving()
+        self._demand_ready()
         check_request(request, self._limits)
         _demand_plain_text(request.response_format)
-        if not model.answers_to(request.model):
-            raise NotFound(f"no model {request.model!r} here; this engine serves {model.info.name!r}")
         most = self._config.slots + self._config.max_queue
         if self._here >= most:
             raise Overloaded(f"{self._here} requests are here already, of at most {most}; try again later")
         self._here += 1
         try:
-            prompt_ids = await asyncio.get_running_loop().run_in_executor(self._tokenizing, model.prompt_ids, request)
-            call.deadline.check()
-            job = Job(
-                model.served,
-                prompt_ids,
-                model.answer_tokens(len(prompt_ids), request.sampling.max_tokens),
-                call.deadline,
-                request.stop,
-                _sampling(request.sampling),
-            )
-            async for event in self._answer(batcher, job, request, began):
-                yield event
+            async with self._weights.gate.passed(call.deadline) as waited_s:
+                batcher, job = await self._prepared(request, call)
+                # Closed at once when the caller leaves, not some time after: the weights may wait to be let go.
+                async with aclosing(self._answer(batcher, job, request, began, waited_s)) as events:
+                    async for event in events:
+                        yield event
         finally:
             self._here -= 1
 
+    async def _prepared(self, request: GenerateRequest, call: Call) -> tuple[Batcher, Job]:
+        """The request as a job for the weights that are in force; for use inside the gate."""
+        model, batcher = self._weights.serving()
+        if not model.answers_to(request.model):
+            raise NotFound(f"no model {request.model!r} here; this engine serves {model.info.name!r}")
+        prompt_ids = await asyncio.get_running_loop().run_in_executor(self._tokenizing, model.prompt_ids, request)
+        call.deadline.check()
+        job = Job(
+            model.served,
+            prompt_ids,
+            model.answer_tokens(len(prompt_ids), request.sampling.max_tokens),
+            call.deadline,
+            request.stop,
+            _sampling(request.sampling),
+        )
+        return batcher, job
+
     async def _answer(
-        self, batcher: Batcher, job: Job, request: GenerateRequest, began: float
-    ) -> AsyncIterator[GenerateEvent]:
+        self, batcher: Batcher, job: Job, request: GenerateRequest, began: float, waited_s: float
+    ) -> AsyncGenerator[GenerateEvent, None]:
         ticket = batcher.submit(job)
         submitted, ttft = time.monotonic(), None
         try:
@@ -127,8 +137,8 @@ class EngineService:
         if event.text:
             yield Delta(event.text)
         timings = {
-            "tokenize": (submitted - began) * 1e3,
-            "queue": event.queue_ms,
+            "tokenize": (submitted - began - waited_s) * 1e3,
+            "queue": event.queue_ms + waited_s * 1e3,
             "prefill": event.prefill_ms,
             "decode": event.decode_ms,
             "ttft": ttft * 1e3,
@@ -158,13 +168,13 @@ class EngineService:
 
     async def describe(self, call: Call, probe_bytes: int = 0) -> Description:  # noqa: ARG002 - the contract's
         """See InferenceService."""
-        model, ready = self._model, self._state() == "ready"
+        info, ready = self._weights.info, self._state() == "ready"
         config = self._config
         return Description(
             config.node,
             Tier.EDGE,
             version=self._version,
-            models=() if model is None else (model.described(),),
+            models=() if info is None else (info,),
             limits=Limits(
                 self._limits.max_prompt_bytes, config.slots + config.max_queue, config.max_queue, self._limits.max_hops
             ),
@@ -174,32 +184,26 @@ class EngineService:
         )
 
     async def activate(self, release_dir: str, precision: int, call: Call) -> Activation:
-        """See EngineControl. The running session serves until the new one has been tried."""
+        """See EngineControl."""
         if precision not in (4, 8):
             raise InvalidRequest(f"precision is {precision}; use 4 or 8")
-        async with self._activating:
-            model, batcher = self._serving()
-            directory = Path(release_dir) if release_dir else model.directory
-            if (directory, precision) == (model.directory, model.info.precision):
-                return Activation(model.info.release, precision, model.info.weight_digest, 0.0)
-            call.deadline.check()
-            fresh = await self._open(directory, precision, model, memory.free_bytes())
-            batcher.switch(fresh.served)
-            self._model = fresh
-            return Activation(fresh.info.release, precision, fresh.info.weight_digest, fresh.load_ms)
+        self._demand_ready()
+        return await self._weights.put(Path(release_dir) if release_dir else None, precision, call.deadline)
 
     async def status(self, call: Call) -> EngineStatus:  # noqa: ARG002 - the contract's
         """See EngineControl."""
-        model, batcher = self._model, self._batcher
+        weights = self._weights
+        info = weights.info
         return EngineStatus(
             self._state(),
-            active=batcher.active if batcher else 0,
-            queued=batcher.queued if batcher else 0,
+            weights.detail,
+            active=weights.active,
+            queued=weights.queued,
             slots=self._config.slots,
-            decode_steps=batcher.decode_steps if batcher else 0,
-            release=model.info.release if model else "",
-            precision=model.info.precision if model else 0,
-            weight_digest=model.info.weight_digest if model else "",
+            decode_steps=weights.decode_steps,
+            release=info.release if info else "",
+            precision=info.precision if info else 0,
+            weight_digest=info.weight_digest if info else "",
             pid=os.getpid(),
         )
 
@@ -209,29 +213,14 @@ class EngineService:
         return self._here
 
     def _state(self) -> str:
-        if self._batcher is not None and self._batcher.closed:
-            return "down"
-        if self._draining:
-            return "draining"
-        return "starting" if self._model is None else "ready"
+        state = self._weights.state
+        return "draining" if self._draining and state != "down" else state
 
-    def _serving(self) -> tuple[Model, Batcher]:
+    def _demand_ready(self) -> None:
         if self._draining:
             raise Unavailable("this engine is draining; try again, another one takes over")
-        if self._model is None or self._batcher is None:
-            raise Unavailable("the engine is still loading its model; try again in a moment")
-        return self._model, self._batcher
-
-    def _retired(self) -> None:
-        if not self._draining:
-            self._loading.submit(memory.trim)
-
-    async def _open(
-        self, directory: Path, precision: int, beside: Model | None = None, free_bytes: int | None = None
-    ) -> Model:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._loading, self._opener, self._config, directory, precision, beside, free_bytes
-        )
+        if self._weights.state == "starting":
+            self._weights.serving()
 
 
 def _demand_plain_text(form: ResponseFormat | None) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-import numpy as np
-
 from release.folder import Release, weight_digest
+from runtime.cpu import cpu_class
 from runtime.memory import trim
-from runtime.ort.session import GraphError, OrtSession, OrtStepModel
+from runtime.ort.selftest import try_out
+from runtime.ort.session import OrtSession, OrtStepModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def load_model(
     threads: int = 1,
     prefill_chunk: int = 128,
 ) -> LoadedModel:
-    """Loads weights, makes a session and takes a first step with it.
+    """Loads weights, makes a session and tries it out on the release's self-tests.
 
     `capacity` is in tokens per slot, at most the model's own context. Raises ReleaseError or GraphError.
     """
@@ -42,13 +42,6 @@ def load_model(
     session = OrtSession(graph, arrays, threads)
     capacity = min(capacity, release.manifest.architecture.context_length)
     steps = OrtStepModel(session, slots, capacity, min(prefill_chunk, capacity))
-    _self_test(steps)
+    try_out(steps, precision, release.manifest.self_tests, cpu_class())
     trim()
     return LoadedModel(steps, release.id, precision, digest, (time.monotonic() - began) * 1e3)
-
-
-def _self_test(steps: OrtStepModel) -> None:
-    prompt = [0, min(1, steps.vocab_size - 1)]
-    finite = np.isfinite(steps.prefill(0, prompt, 0)).all() and np.isfinite(steps.decode([0], [2])).all()
-    if not finite:
-        raise GraphError("the model's first logits are not finite; build the release anew")

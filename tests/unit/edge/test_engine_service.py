@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 
 from edge.engine.config import EngineConfig
-from edge.engine.job import Served
 from edge.engine.main import BROKEN, serve
-from edge.engine.model import Model
 from edge.engine.service import EngineService
 from runtime.tokenizer import Tokenizer
+from tests.fakes.shelf import Shelf
 from tests.fakes.steps import FakeSteps
 from tests.models import VOCABULARY, write_tokenizer
 from wire.deadline import Deadline
-from wire.errors import Conflict, ContextTooLong, Overloaded, PreconditionFailed, Unavailable, WeirError
+from wire.errors import Conflict, ContextTooLong, Overloaded, PreconditionFailed, Unavailable
 from wire.grpc_client import InferenceClient
-from wire.messages import Committed, Delta, Final, GenerateRequest, ModelInfo, Sampling
+from wire.messages import Committed, Delta, Final, GenerateRequest, Sampling
 from wire.service import Call
 
 
@@ -30,35 +29,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     folder = tmp_path_factory.mktemp("tokenizer")
     write_tokenizer(folder)
     return Tokenizer.load(folder)
-
-
-class Shelf:
-    """Opens models in memory; `steps` are handed out in turn. Waits for `gate` where there is one."""
-
-    def __init__(self, tokenizer: Tokenizer, *steps: FakeSteps) -> None:
-        self._tokenizer, self._steps = tokenizer, list(steps)
-        self.gate: threading.Event | None = None
-        self.fault: WeirError | None = None
-        self.here: tuple[int, ...] = (4,)
-
-    def __call__(
-        self, config: EngineConfig, directory: Path, precision: int, beside: Model | None, free_bytes: int | None
-    ) -> Model:
-        if self.gate is not None:
-            self.gate.wait(10)
-        if self.fault is not None:
-            raise self.fault
-        steps = self._steps.pop(0)
-        served = Served(steps, self._tokenizer.decode, frozenset(), "m@1", precision, f"digest-{precision}")
-        info = ModelInfo(
-            "m",
-            "m@1",
-            precision=precision,
-            weight_digest=served.weight_digest,
-            context_length=steps.capacity,
-            max_output_tokens=100,
-        )
-        return Model(directory, served, self._tokenizer, info, 1.0, lambda: self.here)
 
 
 def steps(**settings: object) -> FakeSteps:
@@ -160,10 +130,10 @@ async def test_weights_that_cannot_be_loaded_change_nothing(tokenizer: Tokenizer
     shelf = Shelf(tokenizer, steps())
     service = EngineService(config(), print, shelf)
     await service.load()
-    shelf.fault = PreconditionFailed("damaged")
+    shelf.faults = [PreconditionFailed("damaged")]
     with pytest.raises(PreconditionFailed, match="damaged"):
         await service.activate("", 4, call())
-    shelf.fault = Conflict("busy")
+    shelf.check_fault = Conflict("busy")
     with pytest.raises(Conflict):
         await service.activate("/other", 8, call())
     status = await service.status(call())

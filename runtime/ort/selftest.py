@@ -1,0 +1,64 @@
+"""Whether a session that was just made computes what the release's builder computed.
+
+A release carries known prompts with the logits of their likeliest next tokens. A file that passed its
+hashes can still compute wrongly: another kernel, a broken runtime, memory that lies. Entries recorded
+on this box's CPU class are compared within their tolerance; where there are none, those of other
+classes are, whose kernels round otherwise, within their wider one.
+
+Must not know: files, what happens to a session that fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from release.manifest import SelfTest
+from runtime.ort.generate import prefill
+from runtime.ort.session import GraphError
+from runtime.ort.steps import ModelBroken, StepModel
+
+_log = logging.getLogger("weir.runtime")
+
+
+def try_out(steps: StepModel, precision: int, entries: Sequence[SelfTest], cpu: str) -> None:
+    """Takes first steps on row 0 and compares them. `cpu` is this box's class.
+
+    Raises GraphError with the worst difference.
+    """
+    try:
+        _finite(steps)
+        of_precision = [entry for entry in entries if entry.precision == precision]
+        own = [entry for entry in of_precision if entry.cpu_class == cpu]
+        for entry in own or of_precision:
+            _compare(steps, entry, entry.tolerance if own else entry.tolerance_elsewhere)
+    except ModelBroken as error:
+        raise GraphError(f"the model's first steps failed: {error}; build the release anew") from error
+
+
+def _finite(steps: StepModel) -> None:
+    prompt = [0, min(1, steps.vocab_size - 1)]
+    finite = np.isfinite(steps.prefill(0, prompt, 0)).all() and np.isfinite(steps.decode([0], [2])).all()
+    if not finite:
+        raise GraphError("the model's first logits are not finite; build the release anew")
+
+
+def _compare(steps: StepModel, entry: SelfTest, tolerance: float) -> None:
+    bits, longest = entry.precision, len(entry.prompt_ids)
+    if max(*entry.prompt_ids, *entry.token_ids) >= steps.vocab_size:
+        raise GraphError(f"the self-test names tokens past the model's {steps.vocab_size}: build the release anew")
+    if longest > steps.capacity:
+        _log.warning("the self-test's prompt of %d tokens does not fit a context of %d", longest, steps.capacity)
+        return
+    found = prefill(steps, 0, entry.prompt_ids)[list(entry.token_ids)].astype(np.float64)
+    differences = np.abs(found - np.asarray(entry.logits, np.float64))
+    worst = int(np.argmax(np.where(np.isfinite(differences), differences, np.inf)))
+    if not differences[worst] <= tolerance:
+        raise GraphError(
+            f"the {bits}-bit weights failed their self-test: token {entry.token_ids[worst]} has logit "
+            f"{found[worst]:.4f} here and {entry.logits[worst]:.4f} where the release was built ({entry.cpu_class}), "
+            f"{differences[worst]:.4f} apart with {tolerance:g} allowed; fetch the release again, and if it fails "
+            "still, build it on a box of this CPU class"
+        )
