@@ -43,6 +43,7 @@ class GatewayConfig(Section):
     max_concurrent: int = Field(default=64, ge=1)
     max_queue: int = Field(default=256, ge=0)
     default_deadline_s: float = Field(default=30.0, gt=0)
+    repository_dir: Path | None = None  # a signed repository, served to nodes over HTTP as /repository/
     probe_interval_s: float = Field(default=0.5, gt=0)
     probe_timeout_s: float = Field(default=2.0, gt=0)
     stale_after_s: float = Field(default=5.0, gt=0)  # a host not heard of for so long takes no requests

@@ -50,7 +50,7 @@ async def _serve(config: GatewayConfig) -> int:
     add_inference(server, service, config.default_deadline_s)
     add_unserved_fleet(server)
     health = HealthReporter(server, ("Inference", "Fleet"))
-    http = HttpServer(build_app(service, config.node), config.http_address)
+    http = HttpServer(build_app(service, config.node, config.repository_dir), config.http_address)
     try:
         bind(server, config.address)
         await health.set(False)

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,11 +64,30 @@ class Shelf:
             drafts: dict[str, Path] = {}
             for source, file in missing.items():
                 if file.sha256 in drafts:
+                    verify_file(source, file)
                     told(file.bytes)
                     continue
                 drafts[file.sha256] = staging / file.sha256
-                self._bring(source, drafts[file.sha256], file, told, link)
+                if link:
+                    self._disk.link(source, drafts[file.sha256])
+                    verify_file(drafts[file.sha256], file)
+                    told(file.bytes)
+                else:
+                    self._copy(source, drafts[file.sha256], file, told)
             return self._move(drafts, shared)
+
+    def receive(self, files: Iterable[File], read: Callable[[File], Iterable[bytes]], told: Told) -> Placed:
+        """Puts in what is missing of `files`, from pieces that are not believed. Raises as `place` does."""
+        with out_of_space(self._repository), self._staging() as staging:
+            distinct = {file.sha256: file for file in files}
+            missing = {sha256: file for sha256, file in distinct.items() if not self.has(sha256)}
+            self._demand(sum(file.bytes for file in missing.values()))
+            for sha256, file in missing.items():
+                if self._write(read(file), staging / sha256, told) != sha256:
+                    raise CorruptRelease(f"{file.name} came with another hash than promised: bring it again")
+            shared = sum(file.bytes for sha256, file in distinct.items() if sha256 not in missing)
+            told(shared)
+            return self._move({sha256: staging / sha256 for sha256 in missing}, shared)
 
     def _split(self, sources: Mapping[Path, File], told: Told) -> tuple[dict[Path, File], int]:
         """What is missing, and how many bytes are not. A damaged object counts as missing: it is replaced."""
@@ -88,26 +107,26 @@ class Shelf:
             told(file.bytes)
         return missing, shared
 
-    def _bring(self, source: Path, draft: Path, file: File, told: Told, link: bool) -> None:
-        if link:
-            self._disk.link(source, draft)
-            verify_file(draft, file)
-            told(file.bytes)
-            return
+    def _copy(self, source: Path, draft: Path, file: File, told: Told) -> None:
+        with source.open("rb") as reader:
+            digest = self._write(iter(lambda: reader.read(_COPY_BYTES), b""), draft, told)
+        if digest != file.sha256:
+            verify_file(source, file)  # says where it is damaged
+            raise CorruptRelease(f"{source} changed while it was read: publish it again when nothing writes to it")
+
+    def _write(self, pieces: Iterable[bytes], draft: Path, told: Told) -> str:
+        """Returns the SHA-256 of what is on disk then."""
         digest = hashlib.sha256()
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            with source.open("rb") as reader:
-                while piece := reader.read(_COPY_BYTES):
-                    digest.update(piece)
-                    self._disk.append(descriptor, memoryview(piece), draft)
-                    told(len(piece))
+            for piece in pieces:
+                digest.update(piece)
+                self._disk.append(descriptor, memoryview(piece), draft)
+                told(len(piece))
             self._disk.sync(descriptor, draft)
         finally:
             os.close(descriptor)
-        if digest.hexdigest() != file.sha256:
-            verify_file(source, file)  # says where it is damaged
-            raise CorruptRelease(f"{source} changed while it was read: publish it again when nothing writes to it")
+        return digest.hexdigest()
 
     def _move(self, drafts: Mapping[str, Path], shared: int) -> Placed:
         new: list[Path] = []

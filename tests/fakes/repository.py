@@ -1,4 +1,4 @@
-"""A publisher's desk in a temporary folder: keys, repository, releases of a few bytes, and a clock that is set by hand."""
+"""A publisher's desk in a temporary folder: keys, repository, small releases, and a clock that is set by hand."""
 
 from __future__ import annotations
 
