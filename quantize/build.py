@@ -7,29 +7,24 @@ cost nothing), export the graph, nest the weights one by one, write both graphs,
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import glob
 import hashlib
 import importlib.metadata
 import json
-import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from quantize.architecture import BLOCK_SIZE, SourceModel, read_json, read_source
-from quantize.errors import OutOfSpace, QuantizeError
+from quantize.errors import QuantizeError
 from quantize.export import Export, export_graph
 from quantize.exported import Exported, Linear, read_exported
 from quantize.graph import ACCURACY_LEVEL, EMBEDDING, HEAD_BITS, rewrite
 from quantize.layout import WeightFile
 from quantize.nest import Nester, RoundToNearest, round_to_nearest
 from quantize.progress import Progress, Silent
+from quantize.room import publish, room
 from release.folder import describe_file
 from release.manifest import (
     BASE,
@@ -97,7 +92,7 @@ def build_release(
     if out.exists() and not (replace and (out / MANIFEST_NAME).is_file()):
         raise QuantizeError(f"{out} exists already: choose another folder or remove it")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with _room(out) as work:
+    with room(out) as work:
         progress.start("exporting the graph", None, "steps")
         exported = read_exported(export(model, work, threads=threads))
         progress.finish("exporting the graph")
@@ -105,45 +100,8 @@ def build_release(
         made.mkdir()
         builder = _Builder(model, exported, made, nester or RoundToNearest(), progress)
         manifest = builder.build(name, version, CloudReference(cloud_reference, cloud_digest))
-        _publish(made, out, work)
+        publish(made, out, work)
     return manifest
-
-
-@contextlib.contextmanager
-def _room(out: Path) -> Iterator[Path]:
-    """A hidden folder beside `out`, gone afterwards; a full disk becomes OutOfSpace.
-
-    Its name holds this process's id, so that what a killed build left behind can be told and removed.
-    """
-    for left in out.parent.glob(f".{glob.escape(out.name)}-*-*"):
-        pid = left.name.split("-")[-2]
-        if pid.isdecimal() and not _alive(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{out.name}-{os.getpid()}-", dir=out.parent))
-    try:
-        yield work
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutOfSpace(f"the disk of {out.parent} filled up; nothing was written: free some room") from error
-        raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _publish(made: Path, out: Path, work: Path) -> None:
-    if out.exists():
-        out.rename(work / "before")
-    made.rename(out)
 
 
 class _Builder:
