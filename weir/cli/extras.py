@@ -15,7 +15,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "cloud": ("accelerate", "fastapi", "grpc_health", "grpc_reflection", "jinja2", "psutil", "redis", "torch",
               "transformers", "uvicorn"),
     "gateway": ("fastapi", "grpc_health", "grpc_reflection", "numpy", "psutil", "redis", "uvicorn"),
-    "quantize": ("accelerate", "gguf", "huggingface_hub", "jinja2", "numpy", "onnx", "onnx_ir",
+    "quantize": ("accelerate", "gguf", "huggingface_hub", "jinja2", "matplotlib", "numpy", "onnx", "onnx_ir",
                  "onnxruntime", "onnxruntime_genai", "psutil", "safetensors", "sklearn",
                  "tokenizers", "torch", "transformers"),
     "bench": ("matplotlib", "numpy", "openai", "psutil"),

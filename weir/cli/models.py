@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from weir.cli import report
+from weir.cli.building import Built, Method, Order, build
 from weir.cli.extras import require
+from weir.cli.measuring import Measuring
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 
@@ -19,7 +21,7 @@ def pull(
     as_json: Json = False,
 ) -> None:
     """Fetch a model, check it, and convert it once into the cache."""
-    require("quantize", "weir pull", "onnx", "onnxruntime", "onnxruntime_genai", "sklearn")
+    require("quantize", "weir pull", "matplotlib", "onnx", "onnx_ir", "onnxruntime", "onnxruntime_genai", "sklearn")
     from quantize.sources.resolve import resolve
     from weir.cli.progress import Bars
 
@@ -46,35 +48,88 @@ def quantize(
     calibrate: Annotated[bool, typer.Option(help="Fit confidences; needs --cloud-reference.")] = True,
     items: Annotated[Path | None, typer.Option(help="JSONL of items to fit on; default: the demo's.")] = None,
     max_disagreement: Annotated[float, typer.Option(min=0.0, max=1.0, help="Risk the thresholds aim at.")] = 0.1,
+    method: Annotated[
+        Method, typer.Option(help="gptq compensates rounding errors on a text; rtn is quicker and worse at 4 bits.")
+    ] = Method.GPTQ,
+    calibration_text: Annotated[
+        Path | None, typer.Option(help="Text that gptq compensates errors on; default: Weir's own.")
+    ] = None,
+    evaluate: Annotated[bool, typer.Option(help="Measure the release against its float32 source.")] = True,
+    evaluation_text: Annotated[
+        Path | None, typer.Option(help="Text to measure on, never the calibration text; default: Weir's own.")
+    ] = None,
+    evaluation_csv: Annotated[
+        Path | None, typer.Option(help="For classifiers: texts to measure on, columns text and label.")
+    ] = None,
+    max_kl: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[BITS=]NATS", help="Publish only under this KL divergence; e.g. 0.2 or 8=0.01."),
+    ] = None,
+    min_agreement: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[BITS=]SHARE", help="Publish only from this top-1 agreement; e.g. 0.8 or 8=0.95."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Build a release: nested 4- and 8-bit weights, and how far their answers can be trusted."""
+    """Build a release: nested 4- and 8-bit weights, how far they are from their source, and when to trust them."""
     require("quantize", "weir quantize")
     if calibrate and cloud_reference is None:
         raise report.BadUse(
             "calibration compares with a cloud model: name it with --cloud-reference, or say --no-calibrate "
             "(such a release answers, but cannot tell when to escalate)"
         )
-    from weir.cli.building import Order, build
+    if calibration_text is not None and method is Method.RTN:
+        raise report.BadUse("--calibration-text is for --method gptq: rtn looks at no text")
+    if not evaluate and (evaluation_text or evaluation_csv or max_kl or min_agreement):
+        raise report.BadUse("--no-evaluate measures nothing: leave out what asks for a text, a CSV or a bound")
     from weir.cli.progress import Bars
 
-    order = Order(source, out, name, version, cloud_reference if calibrate else None, items, max_disagreement)
+    measuring = Measuring(evaluation_text, evaluation_csv, tuple(max_kl or ()), tuple(min_agreement or ()))
+    reference = cloud_reference if calibrate else None
+    order = Order(
+        source, out, name, version, reference, items, max_disagreement, method, calibration_text,
+        measuring if evaluate else None,
+    )  # fmt: skip
     with Bars(report.err(), quiet=as_json) as progress:
-        manifest = build(order, progress)
-    calibrations = [
-        {"precision": c.precision, "commit_rule": c.commit_rule, "n": c.n, "n_agree": c.n_agree, "auroc": c.auroc,
-         "threshold": c.threshold, "escalation_share": c.escalation_share}
-        for c in manifest.calibrations
-    ]  # fmt: skip
+        built = build(order, progress)
     if as_json:
-        report.emit({"release": manifest.id, "folder": str(out), "calibrations": calibrations})
-        return
-    report.out().print(manifest.id, markup=False)
-    for c in calibrations:
-        auroc = "none" if c["auroc"] is None else f"{c['auroc']:.2f}"
-        report.err().print(
-            f"{c['precision']}-bit, {c['commit_rule']}: {c['n_agree']} of {c['n']} items agree with the cloud, "
-            f"AUROC {auroc}, threshold {c['threshold']:.2f}, {c['escalation_share']:.0%} escalate",
-            style="dim", soft_wrap=True, markup=False,
-        )  # fmt: skip
-    report.err().print(f"serve it: weir edge serve --releases-dir {out}", style="dim", soft_wrap=True, markup=False)
+        report.emit(_document(built, out))
+    else:
+        _draw(built, out)
+
+
+def _document(built: Built, out: Path) -> dict[str, Any]:
+    """Everything about a build as plain JSON."""
+    manifest = built.manifest
+    return {
+        "release": manifest.id,
+        "folder": str(out),
+        "report": None if built.report is None else str(built.report),
+        "method": manifest.recipe.method,
+        "quality": [dataclasses.asdict(figure) for figure in manifest.quality],
+        "warnings": [] if built.evaluation is None else list(built.evaluation.warnings),
+        "self_tests": len(manifest.self_tests),
+        "calibrations": [
+            {"precision": c.precision, "commit_rule": c.commit_rule, "n": c.n, "n_agree": c.n_agree, "auroc": c.auroc,
+             "threshold": c.threshold, "escalation_share": c.escalation_share}
+            for c in manifest.calibrations
+        ],
+    }  # fmt: skip
+
+
+def _draw(built: Built, out: Path) -> None:
+    report.out().print(built.manifest.id, markup=False)
+    lines = []
+    for bits, width in ({} if built.evaluation is None else built.evaluation.widths).items():
+        lines.append(f"{bits}-bit: KL to the float32 source {width.kl:.4f}, top-1 agreement {width.top1:.1%}")
+    for c in built.manifest.calibrations:
+        auroc = "none" if c.auroc is None else f"{c.auroc:.2f}"
+        lines.append(
+            f"{c.precision}-bit, {c.commit_rule}: {c.n_agree} of {c.n} items agree with the cloud, "
+            f"AUROC {auroc}, threshold {c.threshold:.2f}, {c.escalation_share:.0%} escalate"
+        )
+    if built.report is not None:
+        lines.append(f"report: {built.report}")
+    lines.append(f"serve it: weir edge serve --releases-dir {out}")
+    for line in lines:
+        report.err().print(line, style="dim", soft_wrap=True, markup=False)

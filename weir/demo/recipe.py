@@ -26,7 +26,7 @@ from release.errors import ReleaseError
 from release.folder import open_release
 from release.manifest import CALIBRATION, Manifest
 from runtime.cpu import cpu_class
-from weir.cli.building import Order, build
+from weir.cli.building import Method, Order, build
 from weir.demo.errors import DemoError
 from weir.demo.questions import Catalogue, as_records
 
@@ -77,8 +77,9 @@ def prepare(catalogue: Catalogue, *, full: bool, progress: Progress) -> Prepared
         manifest = _known(out)
         if manifest is not None:
             return Prepared(out, manifest, cloud, built=False)
-        order = Order(edge_name, out, None, "1.0.0", cloud_name, None, MAX_DISAGREEMENT)
-        return Prepared(out, build(order, progress), cloud, built=True)
+        # Its acts were set on these weights; and nobody waits for figures of a release that is not published.
+        order = Order(edge_name, out, None, "1.0.0", cloud_name, None, MAX_DISAGREEMENT, Method.RTN, measuring=None)
+        return Prepared(out, build(order, progress).manifest, cloud, built=True)
 
 
 def _known(out: Path) -> Manifest | None:
