@@ -46,6 +46,14 @@ def eight_only(nested: Path, out: Path, version: str) -> Manifest:
     return _seal(manifest, out, 8, version, tensors=tensors, matrices=(), sound=exact)
 
 
+def reversioned(nested: Path, out: Path, version: str) -> Path:
+    """The same release under another version."""
+    shutil.copytree(nested, out)
+    manifest = dataclasses.replace(open_release(nested, verify=False).manifest, version=version)
+    (out / MANIFEST_NAME).write_text(write(manifest), encoding="utf-8")
+    return out
+
+
 def _copy(nested: Path, out: Path, manifest: Manifest, weights: tuple[str, ...]) -> None:
     """The files of one precision: those of `weights`, and whatever is no weight."""
     others = {name for bits in manifest.precisions for name in manifest.weight_files(bits)}

@@ -7,4 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from weir.cli.bench_transfer import transfer
+
 bench = typer.Typer(name="bench", no_args_is_help=True, help="Measurements of this machine and these models.")
+bench.command()(transfer)
