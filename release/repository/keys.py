@@ -48,9 +48,12 @@ class Keys:
         return self.root_folders if role == "root" and self.root_folders else (self.folder,)
 
     def make(self, role: str, count: int = 1) -> list[Key]:
-        """New keys, one after another in the folders of that role. Returns the public halves; raises OSError."""
-        folders = self.folders(role)
-        return [self._make(role, folders[index % len(folders)]) for index in range(count)]
+        """New keys, each in the folder of that role that has the fewest. Returns the public halves; raises OSError."""
+
+        def full(folder: Path) -> int:
+            return len(list(folder.glob(f"{role}-*.pem")))
+
+        return [self._make(role, min(self.folders(role), key=full)) for _ in range(count)]
 
     def has(self, role: str, key: Key) -> bool:
         """Whether the private half is here; does not open it."""
@@ -108,7 +111,9 @@ class Keys:
         secret = self._secret(role)
         try:
             with path.open("rb") as handle:
-                private = load_pem_private_key(handle.read(_MOST_BYTES), secret.encode() if secret else None)
+                content = handle.read(_MOST_BYTES)
+            encrypted = b"ENCRYPTED" in content
+            private = load_pem_private_key(content, secret.encode() if secret and encrypted else None)
             signer = CryptoSigner(private)
         except (TypeError, ValueError, UnsupportedAlgorithm) as error:
             name = "WEIR_ROOT_KEY_PASSPHRASE or WEIR_KEY_PASSPHRASE" if role == "root" else "WEIR_KEY_PASSPHRASE"

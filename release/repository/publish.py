@@ -162,7 +162,7 @@ def _demand_fit(manifest: Manifest, content: bytes, allow_unmeasured: bool) -> N
     ]
     if lacking:
         raise NotFit(
-            f"{manifest.id} has no {', no '.join(lacking)}: build it with `weir quantize`, which measures, or say "
+            f"{manifest.id} lacks {', '.join(lacking)}: build it with `weir quantize`, which measures, or say "
             "--allow-unmeasured to publish it as it is"
         )
 

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 # A module of each package an extra brings, that a role cannot run without.
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "edge": ("fastapi", "grpc_health", "grpc_reflection", "jinja2", "numpy", "onnxruntime", "psutil",
-             "tokenizers", "uvicorn"),
+             "securesystemslib", "tokenizers", "tuf", "uvicorn"),
     "cloud": ("accelerate", "fastapi", "grpc_health", "grpc_reflection", "jinja2", "psutil", "redis", "torch",
               "transformers", "uvicorn"),
     "gateway": ("fastapi", "grpc_health", "grpc_reflection", "numpy", "psutil", "redis", "uvicorn"),
     "quantize": ("accelerate", "gguf", "huggingface_hub", "jinja2", "matplotlib", "numpy", "onnx", "onnx_ir",
-                 "onnxruntime", "onnxruntime_genai", "psutil", "safetensors", "sklearn",
-                 "tokenizers", "torch", "transformers"),
+                 "onnxruntime", "onnxruntime_genai", "psutil", "safetensors", "securesystemslib", "sklearn",
+                 "tokenizers", "torch", "transformers", "tuf"),
+    "publish": ("numpy", "securesystemslib", "tuf"),
     "bench": ("matplotlib", "numpy", "openai", "psutil"),
 }  # fmt: skip
 

@@ -15,7 +15,9 @@ from weir.cli.ask import ask
 from weir.cli.bench import bench
 from weir.cli.demo import demo
 from weir.cli.doctor import doctor
+from weir.cli.keys import keys
 from weir.cli.models import pull, quantize
+from weir.cli.publish import bundle, publish, releases, withdraw
 
 app = typer.Typer(
     name="weir",
@@ -28,8 +30,11 @@ app.command()(demo)
 app.command()(ask)
 app.command()(pull)
 app.command()(quantize)
+app.command()(publish)
+app.command()(releases)
+app.command()(withdraw)
 app.command()(doctor)
-for group in (serve.edge, serve.cloud, serve.engine, serve.admin, bench):
+for group in (serve.edge, serve.cloud, serve.engine, serve.admin, keys, bundle, bench):
     app.add_typer(group)
 
 
