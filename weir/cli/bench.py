@@ -5,9 +5,51 @@ Data sets come from `--data` or `WEIR_DATA`: set but missing is an error, unset 
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
 
-from weir.cli.bench_transfer import transfer
+from weir.cli import report
+from weir.cli.extras import require
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Folder of the data sets; default: WEIR_DATA.")]
 
 bench = typer.Typer(name="bench", no_args_is_help=True, help="Measurements of this machine and these models.")
-bench.command()(transfer)
+
+
+@bench.command("quality")
+def quality(
+    model: Annotated[str, typer.Option(help="smollm2, qwen, minilm, or any source that can be built.")] = "smollm2",
+    rotated: Annotated[
+        bool, typer.Option("--rotated", help="Take the weights off the source's grid; the function stays.")
+    ] = False,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Compare nested 8- and 4-bit weights with plain rounding, against the float32 source."""
+    require("quantize", "weir bench quality")
+    from bench.quality.run import run
+    from bench.quality.text import data_folder
+    from edge.config import available_cpus
+    from weir.cli.progress import Bars
+
+    with Bars(report.err(), quiet=as_json) as progress:
+        found = run(model, data_folder(data), rotated=rotated, threads=available_cpus(), progress=progress)
+    if as_json:
+        report.emit(found)
+    else:
+        _draw(found)
+
+
+def _draw(found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table("", "KL, nats", "top-1", "perplexity", box=None)
+    table.add_row("float32", "", "", f"{found['perplexity']['float32']:.3f}")
+    for name, value in found["kl"].items():
+        table.add_row(name, f"{value:.4f}", f"{found['top1'][name]:.3f}", f"{found['perplexity'][name]:.3f}")
+    report.out().print(table)
+    sizes = ", ".join(f"{name} {count / 1e6:.1f} MB" for name, count in found["bytes"].items())
+    report.out().print(f"{sizes}; {found['positions']} positions of {found['data']}", markup=False, soft_wrap=True)
