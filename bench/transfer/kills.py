@@ -22,7 +22,7 @@ from release.folder import open_release
 from release.manifest import CHUNK_BYTES
 from release.store import RELEASES
 
-_BYTES_PER_S = 12e6
+_BYTES_PER_S, _LEAST_S = 12e6, 4.0  # slower for what is small: a kill must find a download to break
 _MOST_S = 180.0
 _LEAST, _MOST = 0.01, 0.97  # of the download: a kill after its end breaks nothing
 _POLL_S = 0.01
@@ -68,7 +68,7 @@ class _Download:
         """Kills the node at each offset, lets it complete, and verifies what it then has."""
         goods = self._goods
         async with served(self._origin, self._mount, goods) as link:
-            link.shape(Shape(_BYTES_PER_S, DELAY_S))
+            link.shape(Shape(min(_BYTES_PER_S, load_of(goods).total / _LEAST_S), DELAY_S))
             url = f"http://{link.address}/{self._mount}"
             async with Node(folder, url, goods.root, {"bandwidth_share": 1.0}) as node:
                 for offset in offsets:

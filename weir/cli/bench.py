@@ -11,12 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from weir.cli import report
+from weir.cli.bench_transfer import transfer
 from weir.cli.extras import require
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of the data sets; default: WEIR_DATA.")]
 
 bench = typer.Typer(name="bench", no_args_is_help=True, help="Measurements of this machine and these models.")
+bench.command("transfer")(transfer)
 
 
 @bench.command("quality")
