@@ -7,6 +7,7 @@ with BROKEN when the model broke, with UNUSABLE when the release cannot be serve
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 from collections.abc import Callable
@@ -15,11 +16,13 @@ import grpc.aio
 
 from edge.engine.config import EngineConfig
 from edge.engine.model import Opener, open_model
+from edge.engine.room import Memory
 from edge.engine.service import EngineService
 from wire.channel import bind, open_server
 from wire.errors import WeirError
 from wire.grpc_server import HealthReporter, add_engine_control, add_inference
 
+REASON_NAME = "engine.reason"  # beside the socket
 UNUSABLE = 69
 BROKEN = 70
 
@@ -30,8 +33,8 @@ _STOP_GRACE_S = 5.0
 _BROKEN_GRACE_S = 0.5
 
 
-async def serve(config: EngineConfig, opener: Opener = open_model) -> int:
-    """Serves until a signal or a broken model; returns the exit code."""
+async def serve(config: EngineConfig, opener: Opener = open_model, look: Callable[[], Memory] | None = None) -> int:
+    """Serves until a signal or a broken model; returns the exit code. See Weights for `look`."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -41,7 +44,7 @@ async def serve(config: EngineConfig, opener: Opener = open_model) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
-    service = EngineService(config, broken=lambda _detail: end(BROKEN), opener=opener)
+    service = EngineService(config, broken=lambda _detail: end(BROKEN), opener=opener, look=look)
     server = open_server()
     add_inference(server, service, config.default_deadline_s)
     add_engine_control(server, service, config.default_deadline_s)
@@ -49,18 +52,22 @@ async def serve(config: EngineConfig, opener: Opener = open_model) -> int:
     await health.set(False)
     bind(server, f"unix:{config.socket}")
     await server.start()
-    loading = asyncio.create_task(_load(service, health, end))
+    loading = asyncio.create_task(_load(config, service, health, end))
     code = await ended
     loading.cancel()
     await _stop(server, service, health, code)
     return code
 
 
-async def _load(service: EngineService, health: HealthReporter, end: Callable[[int], None]) -> None:
+async def _load(
+    config: EngineConfig, service: EngineService, health: HealthReporter, end: Callable[[int], None]
+) -> None:
     try:
         await service.load()
     except WeirError as error:
         _log.error("the release cannot be served: %s", error.message)
+        with contextlib.suppress(OSError):  # for the launcher, which keeps it as the reason
+            config.socket.with_name(REASON_NAME).write_text(error.message)
         end(UNUSABLE)
         return
     await health.set(True)

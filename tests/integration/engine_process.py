@@ -72,19 +72,21 @@ class Engine:
         return await asyncio.to_thread(self.process.wait, within_s)
 
 
-def start(config: EngineConfig) -> subprocess.Popen[bytes]:
+def start(config: EngineConfig, module: str = "edge.engine") -> subprocess.Popen[bytes]:
     """An engine process, not yet ready."""
     variables = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
-    return subprocess.Popen([sys.executable, "-m", "edge.engine", config.model_dump_json()], env=variables)
+    return subprocess.Popen([sys.executable, "-m", module, config.model_dump_json()], env=variables)
 
 
 @contextmanager
-def process(release: Path, **settings: object) -> Iterator[tuple[subprocess.Popen[bytes], EngineConfig]]:
+def process(
+    release: Path, module: str = "edge.engine", **settings: object
+) -> Iterator[tuple[subprocess.Popen[bytes], EngineConfig]]:
     """An engine process over `release`; ended when the block ends. See `connected`."""
     # Not pytest's folder: a unix socket's path has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="weir-") as folder:
         config = EngineConfig(socket=Path(folder) / "engine.sock", release_dir=release, **settings)  # type: ignore[arg-type]
-        running = start(config)
+        running = start(config, module)
         try:
             yield running, config
         finally:
@@ -111,9 +113,9 @@ async def connected(running: tuple[subprocess.Popen[bytes], EngineConfig]) -> As
 
 
 @asynccontextmanager
-async def engine(release: Path, **settings: object) -> AsyncIterator[Engine]:
+async def engine(release: Path, module: str = "edge.engine", **settings: object) -> AsyncIterator[Engine]:
     """An engine process of its own, ready."""
-    with process(release, **settings) as running:
+    with process(release, module, **settings) as running:
         async with connected(running) as engine:
             yield engine
 
