@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,14 +32,6 @@ class EvaluationText:
     @property
     def digest(self) -> str:
         return digest(self.text)
-
-
-def data_folder(given: Path | None, environment: Mapping[str, str] | None = None) -> Path | None:
-    """The data sets' folder: what was given, else WEIR_DATA; None where neither is set."""
-    if given is not None:
-        return given
-    named = (os.environ if environment is None else environment).get("WEIR_DATA", "")
-    return Path(named) if named else None
 
 
 def evaluation_text(data: Path | None, seed: int) -> EvaluationText:

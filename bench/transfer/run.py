@@ -7,7 +7,6 @@ Everything is bounded, in count and in time, and lies in one folder that is gone
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import tempfile
 import time
@@ -197,11 +196,3 @@ def _load_figures(load: UnderLoad) -> dict[str, Any]:
         "steady_p99_ms": round(load.steady_p99_ms, 1),
         "failures": list(load.failures),
     }
-
-
-def data_folder(given: Path | None, environment: Mapping[str, str] | None = None) -> Path | None:
-    """Where the data sets are: what was given, else WEIR_DATA; None where neither is set."""
-    if given is not None:
-        return given
-    named = (os.environ if environment is None else environment).get("WEIR_DATA", "")
-    return Path(named) if named else None

@@ -32,8 +32,8 @@ def quality(
 ) -> None:
     """Compare nested 8- and 4-bit weights with plain rounding, against the float32 source."""
     require("quantize", "weir bench quality")
+    from bench.data_sets import data_folder
     from bench.quality.run import run
-    from bench.quality.text import data_folder
     from edge.config import available_cpus
     from weir.cli.progress import Bars
 

@@ -25,7 +25,8 @@ def transfer(
     """Nested weights against separate ones and 8-bit alone, on recorded links; kills; answers meanwhile."""
     for extra in ("edge", "quantize", "bench"):
         require(extra, "weir bench transfer", "openai", "onnxruntime_genai")
-    from bench.transfer.run import QUICK, Plan, data_folder, measure
+    from bench.data_sets import data_folder
+    from bench.transfer.run import QUICK, Plan, measure
     from bench.transfer.subject import default_release
     from weir.cli.progress import Bars
 
