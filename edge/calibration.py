@@ -41,6 +41,15 @@ class Calibrated:
         }
         self._cache.clear()
 
+    def add(self, manifest: Manifest) -> None:
+        """One more release on the node."""
+        if manifest.id not in self._manifests:
+            self.update([*self._manifests.values(), manifest])
+
+    @property
+    def manifests(self) -> tuple[Manifest, ...]:
+        return tuple(self._manifests.values())
+
     def manifest(self, release: str) -> Manifest | None:
         return self._manifests.get(release)
 

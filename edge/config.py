@@ -51,8 +51,9 @@ class EdgeConfig(Section):
     node: str = Field("edge", min_length=1, max_length=256)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    # What is served. `releases_dir` is a release folder or a folder that holds several.
-    releases_dir: Path
+    # What is served: releases that lie in `releases_dir` (a release folder, or a folder that holds several), or
+    # those that the updater keeps in `store_dir`; with both, the former serve until the store has some.
+    releases_dir: Path | None = None
     model: str = ""  # the served name; empty: the manifest's
     precision: Literal["auto", "4", "8"] = "auto"
     run_dir: Path | None = None  # sockets; None: a fresh temporary folder
@@ -82,6 +83,20 @@ class EdgeConfig(Section):
     probe_bytes: int = Field(16 << 10, ge=0, le=256 << 10)
     private_classes: Annotated[tuple[str, ...], NoDecode] = ()  # request classes that must not leave the node
 
+    # Where releases come from, and what fetching them may cost. docs/updates.md.
+    store_dir: Path | None = None  # the updater's; survives restarts
+    repository: str = ""  # http(s)://..., or the folder of a repository; empty: bundles alone
+    trusted_root: Path | None = None  # the first root.json this node believes
+    siblings: Annotated[tuple[str, ...], NoDecode] = ()  # http://host:port/repository of nodes nearby, asked first
+    share_store: bool = False  # be such a sibling
+    release_pin: str = ""  # this release and no other
+    bandwidth_share: float = Field(0.5, gt=0, le=1)  # of the link, while something serves
+    metered: bool = False  # bytes cost money: fetch only what pays
+    bytes_per_day: int | None = Field(None, ge=0)
+    keep_free_bytes: int = Field(256 << 20, ge=0)  # on the store's disk
+    update_interval_s: Seconds = 60.0
+    memory_budget_bytes: int | None = Field(None, ge=1 << 20)  # for models; None: what is free
+
     # When an answer is committed and when it is escalated.
     commit_rule: str = "end"
     commit_prefix_tokens: int = Field(8, ge=1, le=4096)  # for clients that stream
@@ -97,7 +112,7 @@ class EdgeConfig(Section):
     precision_interval_s: Seconds = 1.0
     rehearse: bool = True  # measure every precision on this box before planning
 
-    @field_validator("private_classes", mode="before")
+    @field_validator("private_classes", "siblings", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         """The environment and flags give one string: a,b."""
@@ -113,6 +128,14 @@ class EdgeConfig(Section):
             raise ValueError("must be host:port (port 0 picks a free one)")
         return value
 
+    @field_validator("siblings")
+    @classmethod
+    def _urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for url in value:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{url!r} must begin with http:// or https://")
+        return value
+
     @field_validator("commit_rule")
     @classmethod
     def _rule(cls, value: str) -> str:
@@ -120,6 +143,16 @@ class EdgeConfig(Section):
         if value != "end" and not (head == "prefix" and tokens.isdecimal() and 1 <= int(tokens) <= 4096):
             raise ValueError("must be 'end' or 'prefix:<tokens>' with 1 to 4096 tokens")
         return value
+
+    @model_validator(mode="after")
+    def _releases(self) -> Self:
+        if self.releases_dir is None and self.store_dir is None:
+            raise ValueError("releases_dir or store_dir must be given: where releases lie, or where to keep them")
+        if self.store_dir is None and (self.repository or self.siblings or self.share_store or self.release_pin):
+            raise ValueError("repository, siblings, share_store and release_pin need store_dir")
+        if (self.repository or self.siblings) and self.trusted_root is None:
+            raise ValueError("repository and siblings need trusted_root, the root.json to believe (`weir keys`)")
+        return self
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

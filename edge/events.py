@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from edge.updater.events import UpdaterEvent
 from router.events import RouterEvent
 from router.precision import PrecisionPlan
 
@@ -86,7 +87,7 @@ class PrecisionWeighed:
 
 
 NodeEvent = EscalationFailed | EdgeFailed | EngineChanged | Activated | ActivationFailed | PrecisionWeighed
-Event = RouterEvent | NodeEvent
+Event = RouterEvent | NodeEvent | UpdaterEvent
 
 
 class Sink(Protocol):

@@ -35,7 +35,7 @@ _FOLLOWING = "the upstream's active release"
 
 @dataclass(frozen=True, slots=True)
 class FollowParts:
-    """What the follower looks at and acts through."""
+    """What the follower looks at and acts through. Without a `releases_dir` it only asks: the updater follows."""
 
     upstream: InferenceService
     state: UpstreamState
@@ -44,7 +44,7 @@ class FollowParts:
     activator: Activator
     sink: Sink
     clock: Clock
-    releases_dir: Path
+    releases_dir: Path | None
 
 
 class Follower:
@@ -79,7 +79,7 @@ class Follower:
 
     async def _follow(self, active: Mapping[str, str]) -> None:
         parts, served = self._parts, self._parts.local.served
-        if served is None or not parts.local.available:
+        if served is None or not parts.local.available or parts.releases_dir is None:
             return
         own_name = served.release.partition("@")[0]
         wanted = active.get(served.name) or active.get(own_name) or ""

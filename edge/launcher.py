@@ -5,32 +5,37 @@
 
 It holds no weights, serves nothing and imports nothing heavy, so that it has nothing to die of. When
 it goes, its children go: a signal stops them in order (front first, so that requests end before the
-engine does), and a SIGKILL takes them along. What can never start (a taken port, a release that
-cannot be served) ends the node instead of being tried for ever.
+engine does), and a SIGKILL takes them along. What can never start (a taken port, the only release
+that cannot be served) ends the node instead of being tried for ever. With a store that is still empty
+the front starts alone and the engine as soon as there is something to serve.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 from edge.config import EdgeConfig
-from edge.releases import find, precisions_here, start_with
-from edge.remembered import forget, remembered
+from edge.events import LogSink
+from edge.slot_file import SlotFile
+from edge.starts import REASON_NAME, FolderStarts, NothingToServe, Starts, StoreStarts
 from release.errors import ReleaseError
-from release.listing import Found
+from release.store import Store
 from runtime.child import ChildSpec, Group
 
 # Of edge.engine.main.UNUSABLE and edge.front.main.UNSTARTABLE, which are not imported for their weight.
-_HOPELESS = ("exited with 69", "exited with 71")
+_UNUSABLE, _UNSTARTABLE = "exited with 69", "exited with 71"
 _READY_S = 120.0
+_LOOK_S = 0.25  # for something to serve
 _LONGEST_SOCKET = 100  # bytes; the kernel allows 107
 
 _log = logging.getLogger("weir.edge")
@@ -46,7 +51,8 @@ def run(config: EdgeConfig) -> int:
         if len(str((run_dir / "engine.sock").resolve()).encode()) > _LONGEST_SOCKET:
             raise OSError(f"run_dir {run_dir} is too long for a socket's path; use a shorter one")
         settled = config.model_copy(update={"run_dir": run_dir.resolve()})
-        return asyncio.run(Launcher(settled).serve())
+        with _alone_in(config.store_dir):
+            return asyncio.run(Launcher(settled).serve())
     except (ReleaseError, OSError) as error:
         _log.error("%s", error)
         return 1
@@ -62,13 +68,41 @@ def _make(run_dir: Path) -> None:
         raise OSError(f"run_dir {run_dir} cannot be made: {error.strerror}") from error
 
 
+@contextmanager
+def _alone_in(store_dir: Path | None) -> Iterator[None]:
+    """Holds the store for this node. Raises OSError when another one does, or it cannot be made."""
+    if store_dir is None:
+        yield
+        return
+    try:
+        Store(store_dir).prepare()
+    except OSError as error:
+        raise OSError(f"store_dir {store_dir} cannot be made: {error.strerror}") from error
+    with (store_dir / ".node.lock").open("ab") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OSError(f"another node runs on store_dir {store_dir}; give each node its own") from error
+        yield
+
+
+def _starts(config: EdgeConfig) -> Starts:
+    """Raises ReleaseError when there is nothing to serve and nothing to wait for."""
+    if config.store_dir is not None:
+        sink = LogSink(config.node)
+        return StoreStarts(config, Store(config.store_dir), SlotFile(config.store_dir), sink, time.monotonic)
+    if config.releases_dir is None:
+        raise ReleaseError("neither releases_dir nor store_dir is set")
+    return FolderStarts(config, config.releases_dir)
+
+
 class Launcher:
     """Runs both groups until told to stop. `config.run_dir` is settled."""
 
     def __init__(self, config: EdgeConfig) -> None:
         """Raises ReleaseError when there is nothing to serve."""
         self._config = config
-        self._release = start_with(config.releases_dir, config.model)
+        self._starts = _starts(config)
         self._stopping = asyncio.Event()
         self._hopeless = ""
         self.engine = Group("engine", self._engine_specs, self._engine_ready, self._engine_changed)
@@ -79,24 +113,43 @@ class Launcher:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        engine = asyncio.create_task(self.engine.run())
+        engine = asyncio.create_task(self._run_engine())
         front = asyncio.create_task(self.front.run())
         stop = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([engine, front, stop], return_when=asyncio.FIRST_COMPLETED)
         for task in (stop, front, engine):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        if self._stopping.is_set():
+            self._starts.stopped()
         if self._hopeless:
             _log.error("giving up: %s", self._hopeless)
         return 0 if self._stopping.is_set() and not self._hopeless else 1
+
+    async def _run_engine(self) -> None:
+        """Keeps an engine running whenever there is something for it to serve."""
+        told = False
+        while True:
+            while not await asyncio.to_thread(self._starts.there):
+                if not told:
+                    _log.info("no release here yet: the engine starts when there is one")
+                    told = True
+                await asyncio.sleep(_LOOK_S)
+            try:
+                await self.engine.run()
+            except NothingToServe as error:
+                _log.error("%s; waiting for another release", error)
+                told = True
 
     def _engine_specs(self) -> Sequence[ChildSpec]:
         from edge.engine.config import EngineConfig
 
         config = self._config
-        release, precision = self._to_serve()
+        start = self._starts.next()
+        release, precision = start.release, start.precision
         self._settle_folder()
-        config.engine_socket.unlink(missing_ok=True)
+        for name in (config.engine_socket, config.engine_socket.with_name(REASON_NAME)):
+            name.unlink(missing_ok=True)
         own = EngineConfig(
             socket=config.engine_socket,
             release_dir=release.path,
@@ -109,27 +162,10 @@ class Launcher:
             max_queue=config.max_queue,
             max_output_tokens=config.max_output_tokens,
             default_deadline_s=config.default_deadline_s,
+            memory_budget_bytes=config.memory_budget_bytes,
             log_level=config.log_level,
         )
         return [ChildSpec("engine", (sys.executable, "-m", "edge.engine", own.model_dump_json()))]
-
-    def _to_serve(self) -> tuple[Found, Literal[4, 8]]:
-        """What was in force last in this run_dir; else the first choice, with the pinned or the first bits."""
-        last = remembered(self._config.engine_socket.parent)
-        found = find(self._config.releases_dir, last.release) if last is not None else None
-        release = found or self._release
-        here, pinned = precisions_here(release), self._config.precision
-        wanted = last.precision if found is not None and last is not None else self._first_bits(release)
-        if pinned != "auto":
-            wanted = int(pinned)
-        return release, 8 if wanted == 8 and (8 in here or pinned == "8") else 4
-
-    def _first_bits(self, release: Found) -> int:
-        """4 where the plan can weigh them against 8 and unsure answers have somewhere to go, else 8.
-
-        The 4-bit plane is the lighter one and the first to arrive; the plan moves on when that clearly gains.
-        """
-        return 4 if self._config.upstream and release.manifest.calibrations else 8
 
     def _front_specs(self) -> Sequence[ChildSpec]:
         self._settle_folder()
@@ -165,13 +201,13 @@ class Launcher:
 
     def _told(self, name: str, state: str, detail: str) -> None:
         _log.info("%s is %s%s", name, state, f": {detail}" if detail else "")
-        if state != "down" or not detail.endswith(_HOPELESS):
+        if state != "down":
             return
-        run_dir = self._config.engine_socket.parent
-        if name == "engine" and remembered(run_dir) is not None:
-            _log.warning("what was in force last cannot be served: back to %s", self._release.manifest.id)
-            forget(run_dir)
+        if name == "engine":
+            goes_on = self._starts.ended(detail, unusable=detail.endswith(_UNUSABLE))
         else:
+            goes_on = not detail.endswith(_UNSTARTABLE)
+        if not goes_on:
             self._hopeless = f"{name}: {detail}; see its message above"
             self._stopping.set()
 

@@ -34,6 +34,7 @@ class LocalState:
         self._detail = "the engine has not been heard yet"
         self._latency: dict[int, LatencyEstimate] = {}
         self._tokens: float | None = None
+        self._last_answered = ""
         self._wake = asyncio.Event()
 
     @property
@@ -58,6 +59,11 @@ class LocalState:
         """How long answers have been of late, in tokens; None before the first."""
         return self._tokens
 
+    @property
+    def last_answered(self) -> str:
+        """The release that gave the last answer; empty before the first."""
+        return self._last_answered
+
     def view(self) -> EdgeView:
         served = self._served
         latency = self.latency(served.precision if served is not None else 0)
@@ -70,6 +76,7 @@ class LocalState:
 
     def answered(self, final: Final, first_s: float | None, total_s: float) -> None:
         tokens = final.usage.completion_tokens
+        self._last_answered = final.release
         self._tokens = tokens if self._tokens is None else self._tokens + _TOKENS_WEIGHT * (tokens - self._tokens)
         if first_s is not None:
             estimate = self.latency(final.precision)

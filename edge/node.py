@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from edge.cascade import Cascade
 from edge.judge import CascadeSettings
@@ -17,9 +17,17 @@ from wire.service import Call
 class EdgeNode:
     """Satisfies wire.service.InferenceService."""
 
-    def __init__(self, cascade: Cascade, settings: CascadeSettings, local: LocalState, upstream: UpstreamState) -> None:
+    def __init__(
+        self,
+        cascade: Cascade,
+        settings: CascadeSettings,
+        local: LocalState,
+        upstream: UpstreamState,
+        updating: Callable[[], str] = lambda: "",
+    ) -> None:
+        """`updating` says in a few words what is being done for an engine that has nothing to serve."""
         self._cascade, self._settings = cascade, settings
-        self._local, self._upstream = local, upstream
+        self._local, self._upstream, self._updating = local, upstream, updating
 
     def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
         """See InferenceService."""
@@ -44,9 +52,12 @@ class EdgeNode:
             ),
             active_releases={} if above is None else above.active_releases,
             ready=self.ready,
-            not_ready_reason="" if self.ready else f"no engine ({self._local.detail}) and no upstream",
+            not_ready_reason="" if self.ready else f"no engine ({self._why()}) and no upstream",
             padding=b"\0" * probe_bytes,
         )
+
+    def _why(self) -> str:
+        return "; ".join(filter(None, (self._local.detail, self._updating())))
 
     def _upstream_answers(self) -> bool:
         view = self._upstream.view(1)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from release import folder
 from release.errors import ReleaseError
 from release.listing import Found, list_releases
 
@@ -29,7 +29,7 @@ def start_with(root: Path, model: str) -> Found:
         raise ReleaseError(f"no release of {model!r} in {root}; there are {', '.join(names)}")
     if not model and len(names) > 1:
         raise ReleaseError(f"{root} holds releases of {', '.join(names)}; say which with `model`")
-    return max(matching, key=lambda found: (_age(found.manifest.version), found.manifest.id))
+    return max(matching, key=_newness)
 
 
 def find(root: Path, release: str) -> Found | None:
@@ -39,7 +39,31 @@ def find(root: Path, release: str) -> Found | None:
 
 def precisions_here(found: Found) -> tuple[int, ...]:
     """The precisions whose graph and planes lie in the folder. A node may hold 4-bit alone."""
-    return folder.precisions_here(found.path, found.manifest)
+    manifest = found.manifest
+    return tuple(
+        bits
+        for bits in manifest.precisions
+        if all((found.path / name).is_file() for name in manifest.weight_files(bits))
+    )
+
+
+def newest(found: Iterable[Found]) -> Found | None:
+    """The one of the highest semantic version."""
+    return max(found, key=_newness, default=None)
+
+
+def model_among(names: Collection[str], wanted: str) -> str:
+    """Whose releases a node that is to serve `wanted` takes: a lone model may be served under any name.
+
+    Empty where that cannot be told.
+    """
+    if wanted in names:
+        return wanted
+    return next(iter(names)) if len(names) == 1 else ""
+
+
+def _newness(found: Found) -> tuple[tuple[tuple[int, ...], bool], str]:
+    return _age(found.manifest.version), found.manifest.id
 
 
 def _age(version: str) -> tuple[tuple[int, ...], bool]:

@@ -148,6 +148,14 @@ class Store:
         except ReleaseError:
             return None
 
+    def content(self, release: str) -> tuple[bytes, str] | None:
+        """The text of its manifest, with the hash of that."""
+        try:
+            content = (self.folder(release) / MANIFEST_NAME).read_bytes()
+        except OSError:
+            return None
+        return content, hashlib.sha256(content).hexdigest()
+
     def complete(self, release: str, files: Iterable[File]) -> bool:
         """Whether these files are linked into the release."""
         folder = self.folder(release)
@@ -203,8 +211,8 @@ class Store:
 
     # --- clearing up
 
-    def collect(self, keep: Iterable[str], wanted: Manifest | None = None) -> int:
-        """Removes every release but those in `keep`, and every file that neither they nor `wanted` name.
+    def collect(self, keep: Iterable[str], wanted: Manifest | None = None, objects: Iterable[str] = ()) -> int:
+        """Removes every release but those in `keep`, and every file that neither they, `wanted` nor `objects` name.
 
         Returns the bytes that became free. Raises ReleaseError, before any file goes, for a kept manifest that
         cannot be read.
@@ -215,7 +223,7 @@ class Store:
         for folder in self._children(self.releases):
             if folder.name not in kept | drafts:
                 self._remove_folder(folder)
-        needed = {entry.sha256 for entry in wanted.files} if wanted is not None else set()
+        needed = {*objects, *(entry.sha256 for entry in wanted.files)} if wanted is not None else set(objects)
         for folder in self._children(self.releases):
             if not folder.name.startswith("."):
                 needed |= _named_by(folder)

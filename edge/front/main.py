@@ -15,7 +15,6 @@ import random
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 
 from edge.activation import Activator
 from edge.calibration import Calibrated
@@ -23,17 +22,20 @@ from edge.cascade import Cascade
 from edge.config import EdgeConfig
 from edge.events import LogSink
 from edge.follow import Follower, FollowParts
+from edge.front.updating import Around, Suspicious, make_updating
 from edge.http.app import HttpSettings, make_app
+from edge.http.repository import add_repository
 from edge.judge import CascadeParts, CascadeSettings
 from edge.local import LocalState
 from edge.node import EdgeNode, NoUpstream
 from edge.precision import PrecisionLoop, PrecisionLoopSettings, PrecisionParts
 from edge.rehearsal import Rehearsal
-from edge.remembered import remember
+from edge.remembered import InForce, remember
 from edge.upstream import UpstreamSettings, UpstreamState
 from release.errors import ReleaseError
 from release.listing import list_releases
 from release.manifest import Manifest
+from release.store import Store
 from router.breaker import BreakerSettings
 from router.decision import Policy
 from router.network import NetworkSettings
@@ -60,10 +62,9 @@ class Front:
 
     def __init__(self, config: EdgeConfig) -> None:
         self.config = config
-        sink, clock = LogSink(config.node), time.monotonic
+        sink, clock = Suspicious(LogSink(config.node)), time.monotonic
         engine = InferenceClient(config.engine_target)
         control = EngineControlClient(config.engine_target)
-        manifests = _manifests(config.releases_dir)
         self.local = LocalState(engine, sink, clock)
         self.state = UpstreamState(_upstream_settings(config), sink, clock)
         self.upstream: InferenceService = NoUpstream()
@@ -72,32 +73,36 @@ class Front:
             client = InferenceClient(config.upstream, _tls(config), observer=self.state)
             self.upstream = client
             self._clients.append(client)
-        calibrated = Calibrated(cpu_class(), manifests)
+        calibrated = Calibrated(cpu_class(), _manifests(config))
         settings = _cascade_settings(config)
         parts = CascadeParts(
             engine, self.local, self.upstream, self.state, calibrated, sink, clock, random.SystemRandom().random
         )
-        run_dir = config.engine_socket.parent
-        activator = Activator(control, self.local, sink, clock, lambda last: remember(run_dir, last))
-        self.node = EdgeNode(Cascade(parts, settings), settings, self.local, self.state)
+        activator = Activator(control, self.local, sink, clock, _memory(config))
         rehearsal = Rehearsal(engine, activator, clock) if config.rehearse and config.upstream else None
         planning = PrecisionParts(
-            self.local, self.state, calibrated, activator, sink, clock, _both_fit(manifests), rehearsal
+            self.local, self.state, calibrated, activator, sink, clock, _both_fit(calibrated), rehearsal
         )
         self.precision = PrecisionLoop(planning, _precision_settings(config))
-        following = FollowParts(
-            self.upstream, self.state, self.local, calibrated, activator, sink, clock, config.releases_dir
-        )
+        own_releases = config.releases_dir if config.store_dir is None else None
+        following = FollowParts(self.upstream, self.state, self.local, calibrated, activator, sink, clock, own_releases)
         self.follower = Follower(following, config.probe_interval_s)
+        around = Around(self.local, self.state, calibrated, activator, self.precision, sink)
+        self.updating = updating = make_updating(config, around, sink)
+        told = (lambda: "") if updating is None else (lambda: updating.updater.status.line)
+        self.node = EdgeNode(Cascade(parts, settings), settings, self.local, self.state, told)
 
     def loops(self) -> list[Coroutine[None, None, None]]:
         """What runs beside the servers."""
         following = [self.follower.run()] if self.config.upstream else []
-        return [self.local.watch(), self.precision.run(), *following]
+        updating = [self.updating.updater.run()] if self.updating is not None else []
+        return [self.local.watch(), self.precision.run(), *following, *updating]
 
     async def close(self) -> None:
         for client in self._clients:
             await client.close()
+        if self.updating is not None:
+            await self.updating.close()
 
 
 async def serve(config: EdgeConfig) -> int:
@@ -113,7 +118,10 @@ async def serve(config: EdgeConfig) -> int:
     health = HealthReporter(server)
     try:
         grpc_port = bind(server, config.grpc_address)
-        http = HttpServer(make_app(front.node, _http_settings(config)), config.http_address)
+        app = make_app(front.node, _http_settings(config))
+        if config.store_dir is not None and config.share_store:
+            add_repository(app, config.store_dir)
+        http = HttpServer(app, config.http_address)
     except OSError as error:
         _log.error("%s", error)
         return UNSTARTABLE
@@ -161,18 +169,30 @@ def _announce(config: EdgeConfig, addresses: dict[str, str]) -> None:
     _log.info("serving OpenAI HTTP on http://%s and gRPC on %s", addresses["http"], addresses["grpc"])
 
 
-def _manifests(root: Path) -> list[Manifest]:
+def _manifests(config: EdgeConfig) -> list[Manifest]:
+    """Of the releases that are here now; the updater adds those that come."""
+    found = list(Store(config.store_dir).found()) if config.store_dir is not None else []
     try:
-        return [found.manifest for found in list_releases(root).found]
+        found += list_releases(config.releases_dir).found if config.releases_dir is not None else ()
     except ReleaseError as error:
         _log.warning("no calibrations: %s", error)
-        return []
+    return [entry.manifest for entry in found]
 
 
-def _both_fit(manifests: list[Manifest]) -> Callable[[], bool]:
+def _memory(config: EdgeConfig) -> Callable[[InForce], None]:
+    """Where it is noted what an engine that is replaced should start with; a store has its slots for that."""
+    run_dir = config.engine_socket.parent
+    return (lambda last: remember(run_dir, last)) if config.store_dir is None else (lambda _last: None)
+
+
+def _both_fit(calibrated: Calibrated) -> Callable[[], bool]:
     """Whether memory holds the largest release at both precisions, as far as can be told now."""
-    largest = max((sum(entry.bytes for entry in manifest.files) for manifest in manifests), default=0)
-    return lambda: free_bytes() > 2 * largest
+
+    def fit() -> bool:
+        sizes = (sum(entry.bytes for entry in manifest.files) for manifest in calibrated.manifests)
+        return free_bytes() > 2 * max(sizes, default=0)
+
+    return fit
 
 
 def _tls(config: EdgeConfig) -> ClientTls | None:

@@ -1,0 +1,136 @@
+"""The updater of this node, made and joined; of a node without a store there is none."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from edge.activation import Activator
+from edge.calibration import Calibrated
+from edge.config import EdgeConfig
+from edge.events import ActivationFailed, Event, Sink
+from edge.local import LocalState
+from edge.precision import PrecisionLoop
+from edge.slot_file import SlotFile
+from edge.updater.catalogue import Catalogues
+from edge.updater.fetch import Fetcher
+from edge.updater.ledger import Ledger
+from edge.updater.loop import Updater
+from edge.updater.parts import UpdaterParts, UpdaterSettings
+from edge.updater.sources import Source, source_at
+from edge.updater.status import StatusFile
+from edge.updater.trials import TrialParts, Trials, TrialSettings
+from edge.upstream import UpstreamState
+from release.manifest import Manifest
+from release.store import Store
+from router.transfer import TransferSettings, TransferView, plan_transfer
+from runtime.ort.footprint import load_bytes
+
+_SPENT_NAME = "spent.json"
+_PREFILL_CHUNK = 128  # the engine's
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The parts of the node that an updater works with."""
+
+    local: LocalState
+    state: UpstreamState
+    calibrated: Calibrated
+    activator: Activator
+    precision: PrecisionLoop
+    sink: Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Updating:
+    """An updater and what has to be closed with it."""
+
+    updater: Updater
+    sources: tuple[Source, ...]
+
+    async def close(self) -> None:
+        for source in self.sources:
+            await source.close()
+
+
+class Suspicious:
+    """A sink that passes everything on, and tells the updater of releases that could not be put in force."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.suspect: Callable[[str], None] = lambda _release: None
+
+    def emit(self, event: Event) -> None:
+        self._sink.emit(event)
+        if isinstance(event, ActivationFailed):
+            self.suspect(event.release)
+
+
+def make_updating(config: EdgeConfig, around: Around, suspicious: Suspicious) -> Updating | None:
+    """None without a store."""
+    if config.store_dir is None:
+        return None
+    store, slots = Store(config.store_dir, config.keep_free_bytes), SlotFile(config.store_dir)
+    siblings = tuple(source_at(url, costs=False) for url in config.siblings)
+    repository = (source_at(config.repository),) if config.repository else ()
+    clock, uniform, sink, local = time.monotonic, random.SystemRandom().random, around.sink, around.local
+    trials = Trials(
+        TrialParts(store, slots, local, around.activator, sink, clock, around.calibrated.add),
+        TrialSettings(pinned=_pinned(config)),
+    )
+    parts = UpdaterParts(
+        store,
+        # The repository is asked first for what is offered: a sibling may be behind. For files it is the last.
+        Catalogues(store.trust, config.trusted_root, (*repository, *siblings), sink, clock, now=_now),
+        Fetcher(store, (*siblings, *repository), sink, clock, uniform),
+        trials,
+        Ledger(config.store_dir / _SPENT_NAME, _now),
+        StatusFile(config.store_dir, config.node),
+        _view(config, around),
+        lambda: _active(around.state),
+        lambda: local.served.release if local.served is not None else "",
+        around.calibrated.add,
+        plan_transfer,
+        sink,
+        clock,
+        _now,
+        uniform,
+    )
+    updater = Updater(parts, slots, _settings(config))
+    suspicious.suspect = updater.suspect
+    return Updating(updater, (*repository, *siblings))
+
+
+def _settings(config: EdgeConfig) -> UpdaterSettings:
+    transfer = TransferSettings(_pinned(config), config.metered, config.bytes_per_day, config.bandwidth_share)
+    return UpdaterSettings(config.model, config.release_pin, config.update_interval_s, transfer)
+
+
+def _view(config: EdgeConfig, around: Around) -> Callable[[Manifest], TransferView]:
+    def view(manifest: Manifest) -> TransferView:
+        budget = config.memory_budget_bytes
+        fits = budget is None or load_bytes(manifest, 8, slots=config.slots, prefill_chunk=_PREFILL_CHUNK) <= budget
+        return TransferView(
+            bytes_per_s=around.state.link().bytes_per_s,
+            serving=around.local.available,
+            plan=around.precision.plan,
+            eight_fits=fits,
+        )
+
+    return view
+
+
+def _active(state: UpstreamState) -> Mapping[str, str]:
+    return {} if state.description is None else state.description.active_releases
+
+
+def _pinned(config: EdgeConfig) -> int | None:
+    return None if config.precision == "auto" else int(config.precision)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
