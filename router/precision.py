@@ -117,7 +117,7 @@ def plan_precision(
 ) -> PrecisionPlan:
     """The plan that follows `plan`. Called every now and then; never raises."""
     here = [option.bits for option in figures if option.here]
-    track = replace(plan, bits=_wanted_so_far(plan, figures, around), changed=False)
+    track = replace(plan, bits=_wanted_so_far(plan, figures), changed=False)
     ideal = _ideal(track, figures, around, settings, now)
     if ideal.bits in here or not here:
         held, reason, text = ideal.bits, ideal.reason, ideal.text
@@ -130,16 +130,16 @@ def plan_precision(
     return PrecisionPlan(held, since, reason, text, ideal.costs_s, changed, ideal.bits)
 
 
-def _wanted_so_far(plan: PrecisionPlan, figures: tuple[PrecisionFigures, ...], around: Surroundings) -> int:
+def _wanted_so_far(plan: PrecisionPlan, figures: tuple[PrecisionFigures, ...]) -> int:
     """Where the weighing starts from.
 
-    A node that began with the only part it had did not choose: where nothing can take what 4-bit gets wrong, or
-    nothing tells when it does, it wants 8-bit from the start.
+    A node may have begun with the only part it had, which was no choice. Where nothing tells what 4-bit gets
+    wrong the plan will never weigh, so it wants 8-bit from the start.
     """
     if plan.wanted is not None:
         return plan.wanted
-    alone = not around.upstream.configured or all(known(option.escalation_share) is None for option in figures)
-    return 8 if alone and any(option.bits == 8 and not option.here for option in figures) else plan.bits
+    uncalibrated = all(known(option.escalation_share) is None for option in figures)
+    return 8 if uncalibrated and any(option.bits == 8 for option in figures) else plan.bits
 
 
 def _ideal(

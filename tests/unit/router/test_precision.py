@@ -131,6 +131,30 @@ def test_what_is_not_there_is_left_at_once() -> None:
     assert plan(8, WIDE, figures=()).bits == 8
 
 
+@pytest.mark.parametrize("here", [True, False])
+def test_a_node_that_nothing_helps_wants_eight_from_the_start(here: bool) -> None:
+    unfitted = tuple(replace(option, escalation_share=math.nan) for option in BOTH)
+    figures = (unfitted[0], replace(unfitted[1], here=here))
+    for around in (Surroundings(LinkView(), replace(CLOUD, configured=False)), WIDE):
+        planned = plan_precision(PrecisionPlan(4, 0.0), figures, around, SETTINGS, 0.1)
+        assert (planned.bits, planned.wanted) == (8 if here else 4, 8)
+    settled = plan_precision(PrecisionPlan(4, 0.0, wanted=4), figures, WIDE, SETTINGS, 0.1)
+    assert (settled.bits, settled.reason) == (4, PrecisionReason.FIGURES_UNKNOWN)
+
+
+@pytest.mark.parametrize("around", [WIDE, NARROW, DEAD])
+def test_a_precision_that_is_not_here_is_weighed_wanted_and_not_held(around: Surroundings) -> None:
+    figures = (FOUR, replace(EIGHT, here=False, assumed=True))
+    there = plan(4, around)
+    planned = plan(4, around, figures=figures)
+    assert (planned.bits, planned.wanted, planned.costs_s) == (4, there.bits, there.costs_s)
+    if there.bits == 8:
+        assert planned.reason is PrecisionReason.NOT_HERE_YET
+        assert planned.text == f"8-bit is not here yet, so 4-bit is held: {there.text}; the speed of 8-bit is assumed"
+        arrived = plan_precision(planned, BOTH, around, SETTINGS, 100.5)
+        assert (arrived.bits, arrived.changed, arrived.since) == (8, True, 100.5)
+
+
 def test_equal_costs_favour_more_bits() -> None:
     same = (FOUR, replace(FOUR, bits=8, first_token_s=FOUR.first_token_s))
     assert plan(8, replace(WIDE, both_fit=False), figures=same).bits == 8
