@@ -157,10 +157,11 @@ class Session:
                         written.append(metadata / name)
                     self.desk.disk.write(metadata / name, content)
             except OSError:
-                if _read(metadata / files[-1][0]) != files[-1][1]:
-                    for path in written:
-                        with contextlib.suppress(OSError):
-                            path.unlink()
+                drafts = list(metadata.glob(".*.new"))
+                stands = _read(metadata / files[-1][0]) == files[-1][1]
+                for path in drafts if stands else (*drafts, *written):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
                 raise
 
     def _kept_snapshot(self, root: Root) -> tuple[Snapshot, bytes]:

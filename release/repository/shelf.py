@@ -70,7 +70,7 @@ class Shelf:
                 drafts[file.sha256] = staging / file.sha256
                 if link:
                     self._disk.link(source, drafts[file.sha256])
-                    verify_file(drafts[file.sha256], file)
+                    verify_file(source, file)  # the same bytes, under the name that the user knows
                     told(file.bytes)
                 else:
                     self._copy(source, drafts[file.sha256], file, told)
