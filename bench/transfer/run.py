@@ -46,7 +46,7 @@ class Plan:
     steady_s: float = 45.0
 
 
-QUICK: Mapping[str, Any] = {"traces": 2, "kills": 2, "downloads": 1, "steady_s": 5.0}
+QUICK: Mapping[str, Any] = {"traces": 2, "kills": 2, "downloads": 1, "steady_s": 3.0}
 
 
 @dataclass(frozen=True, slots=True)
