@@ -1,0 +1,170 @@
+"""A steady stream of requests through changes of precision and release, in both ways a node can make them.
+
+    steady → upgrade 4→8 → change of release, at 8 bits → downgrade 8→4
+
+once with memory for old and new weights, once within a budget that holds only one of them, so that the node
+changes with a short queue. Requests are sent to the node's front as any client would; each phase lasts as
+long as the steady one, and its change begins after a quarter of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.load import OpenLoop, Pace, Summary, prompt_of, summarize
+from bench.machine import machine, versions
+from bench.switching.node import Node, node, second_release
+from release.listing import read_manifest
+from runtime.ort.footprint import load_bytes
+from runtime.tokenizer import Tokenizer
+from wire.deadline import Deadline
+from wire.errors import PreconditionFailed
+from wire.messages import Activation, GenerateRequest, Sampling
+from wire.service import Call
+
+BESIDE, SHORT_QUEUE = "beside", "short_queue"
+STEADY, UPGRADE, RELEASE, DOWNGRADE = "steady", "upgrade", "release_change", "downgrade"
+PHASES = (STEADY, UPGRADE, RELEASE, DOWNGRADE)
+
+_PROMPTS = 32
+_WARM_UP_S, _SETTLE_S = 5.0, 1.0
+_ACTIVATE_S = 60.0
+_PREFILL_CHUNK = 128
+_SHORT_BY = 20 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. Times in seconds, a phase; `threads` are the engine's."""
+
+    release: Path
+    seconds: float = 60.0
+    per_minute: float = 200.0
+    tokens_in: int = 32
+    tokens_out: int = 8
+    slots: int = 4
+    threads: int = 1
+    seed: int = 0
+    deadline_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One pass through all phases, with the change of those that have one, or why the node refused it.
+
+    Bytes are the engine's, at the end of a phase.
+    """
+
+    phases: dict[str, Summary]
+    changes: dict[str, Activation]
+    refused: dict[str, str]
+    failures: tuple[str, ...]
+    resident_bytes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> int:
+        return sum(summary.failed for summary in self.phases.values())
+
+    @property
+    def p99_ratio(self) -> float:
+        """The worst phase against the steady one."""
+        return max(self.phases[name].p99_ms for name in PHASES) / self.phases[STEADY].p99_ms
+
+
+def measure(plan: Plan, told: Callable[[str], None] = lambda _what: None) -> dict[str, Any]:
+    """Everything as one JSON object. `told` hears what begins. Raises NodeFailed, WeirError."""
+    before = machine()
+    with tempfile.TemporaryDirectory(prefix="weir-switching-") as folder:
+        first, second = Path(folder) / "releases" / "first", Path(folder) / "releases" / "second"
+        first.parent.mkdir()
+        first.symlink_to(plan.release.resolve())
+        second_release(plan.release, second)
+        beside = asyncio.run(_pass(plan, second, None, lambda phase: told(f"{BESIDE}: {phase}")))
+        budget = _budget(plan, beside)
+        short = asyncio.run(_pass(plan, second, budget, lambda phase: told(f"{SHORT_QUEUE}: {phase}")))
+    return {
+        "failed": beside.failed + short.failed,
+        "p99_ratio": round(beside.p99_ratio, 3),
+        "p99_ratio_short_queue": round(short.p99_ratio, 3),
+        "pauses_ms": {name: round(change.pause_ms, 1) for name, change in short.changes.items()},
+        "memory_budget_bytes": budget,
+        "ways": {BESIDE: _way(beside), SHORT_QUEUE: _way(short)},
+        "plan": {**asdict(plan), "release": read_manifest(plan.release).id},
+        "versions": versions(("onnxruntime", "numpy", "grpcio", "tokenizers")),
+        "machine": before,
+    }
+
+
+def _budget(plan: Plan, beside: Way) -> int:
+    """A little less than what either change of precision takes with the old weights in place."""
+    manifest, taken = read_manifest(plan.release), beside.resident_bytes
+    four, eight = (load_bytes(manifest, bits, slots=plan.slots, prefill_chunk=_PREFILL_CHUNK) for bits in (4, 8))
+    return min(taken[STEADY] + eight, taken[UPGRADE] + four) - _SHORT_BY
+
+
+async def _pass(plan: Plan, second: Path, budget: int | None, told: Callable[[str], None]) -> Way:
+    releases = second.parent
+    ask = _asking(plan)
+    changes, refused, resident = dict[str, Activation](), dict[str, str](), dict[str, int]()
+    targets = {UPGRADE: ("", 8), RELEASE: (str(second), 8), DOWNGRADE: ("", 4)}
+    async with node(releases / "first", slots=plan.slots, threads=plan.threads, memory_budget_bytes=budget) as running:
+        load = OpenLoop(running.inference, ask, Pace(plan.per_minute, plan.seed), deadline_s=plan.deadline_s)
+        async with load:
+            await asyncio.sleep(_WARM_UP_S)
+            for phase in PHASES:
+                told(phase)
+                load.phase(phase)
+                await asyncio.sleep(plan.seconds / 4)
+                if phase in targets:
+                    try:
+                        changes[phase] = await _change(running, *targets[phase])
+                    except PreconditionFailed as error:
+                        refused[phase] = error.message
+                await asyncio.sleep(plan.seconds * 3 / 4)
+                resident[phase] = running.resident_bytes()
+            load.phase("")
+            await asyncio.sleep(_SETTLE_S)
+    outcomes = [outcome for outcome in load.outcomes if outcome.phase in PHASES]
+    failures = {f"{one.phase}: {one.error}": one.message for one in outcomes if one.error}
+    told_of = tuple(f"{kind}: {message}" for kind, message in sorted(failures.items()))
+    return Way({name: summarize(load.of(name)) for name in PHASES}, changes, refused, told_of, resident)
+
+
+async def _change(running: Node, directory: str, precision: int) -> Activation:
+    return await running.control.activate(directory, precision, Call(Deadline.after(_ACTIVATE_S)))
+
+
+def _asking(plan: Plan) -> Callable[[int], GenerateRequest]:
+    draw, tokenizer = random.Random(plan.seed), Tokenizer.load(plan.release)
+    prompts = [prompt_of(tokenizer, plan.tokens_in, draw) for _ in range(_PROMPTS)]
+
+    def ask(number: int) -> GenerateRequest:
+        sampling = Sampling(max_tokens=plan.tokens_out, temperature=0.0)
+        return GenerateRequest(prompt=prompts[number % _PROMPTS], sampling=sampling)
+
+    return ask
+
+
+def _way(way: Way) -> dict[str, Any]:
+    phases = {}
+    for name, summary in way.phases.items():
+        change = way.changes.get(name)
+        phases[name] = {
+            **{key: round(value, 1) if isinstance(value, float) else value for key, value in asdict(summary).items()},
+            **({} if change is None else {"load_ms": round(change.load_ms, 1), "pause_ms": round(change.pause_ms, 1)}),
+            "resident_bytes": way.resident_bytes[name],
+        }
+    return {
+        "failed": way.failed,
+        "p99_ratio": round(way.p99_ratio, 3),
+        "phases": phases,
+        "failures": list(way.failures),
+        "refused": way.refused,
+        "notes": sorted({change.note for change in way.changes.values() if change.note}),
+    }
