@@ -13,8 +13,8 @@ from release.bundle import Exported, export
 from release.errors import CorruptRelease, ReleaseError
 from release.manifest import Manifest
 from release.objects import object_path
-from release.partial import out_of_space
 from release.repository.errors import NotFit
+from release.repository.shelf import room
 from release.repository.state import roots_in
 from release.repository.status import listed
 from release.trust.catalogue import Offer
@@ -39,7 +39,7 @@ def write_bundle(
     releases = [(known[release], manifest_of(repository, known[release])) for release in dict.fromkeys(wanted)]
     handle, draft = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
     try:
-        with out_of_space(out), os.fdopen(handle, "wb") as file:
+        with room(out), os.fdopen(handle, "wb") as file:
             done = export(repository, roots_in(repository), state.files, releases, file, told=told)
             file.flush()
             os.fsync(file.fileno())

@@ -15,9 +15,8 @@ from release.bundle import Bundle
 from release.disk import Disk
 from release.manifest import File
 from release.objects import METADATA
-from release.partial import out_of_space
 from release.repository.session import locked
-from release.repository.shelf import Shelf
+from release.repository.shelf import Shelf, room
 from release.trust.catalogue import Catalogue
 from release.trust.client import TrustClient
 
@@ -45,7 +44,7 @@ def take_in(
 ) -> Imported:
     """Raises TrustError, ReleaseError or OSError; what nodes are served is then what it was."""
     disk = disk or Disk()
-    with locked(repository, wait_s=60.0):
+    with locked(repository, wait_s=60.0), room(repository):
         client = TrustClient(repository / TRUST, root, disk)
         catalogue = client.refresh(bundle, now)
         releases = bundle.releases(catalogue)
@@ -54,8 +53,7 @@ def take_in(
             files[offer.sha256] = File("manifest", offer.bytes, offer.sha256, offer.bytes, (offer.sha256,))
             files.update({file.sha256: file for file in manifest.files})
         placed = Shelf(repository, disk).receive(files.values(), bundle.read, told)
-        with out_of_space(repository):
-            _lay(client.metadata, repository / METADATA, disk)
+        _lay(client.metadata, repository / METADATA, disk)
     return Imported(
         tuple(offer.release for offer, _, _ in releases), placed.stored_bytes, placed.shared_bytes, catalogue
     )

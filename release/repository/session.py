@@ -25,10 +25,10 @@ from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, Targets, Timest
 
 from release.disk import Disk
 from release.objects import METADATA
-from release.partial import out_of_space
 from release.repository.errors import Busy, ClockDoubtful, NoRepository, Restored
 from release.repository.keys import Keys
 from release.repository.record import Days, Record, Versions
+from release.repository.shelf import room
 from release.repository.state import State, follow, read_state, roots_in
 from release.trust.errors import TrustError
 from release.trust.workflow import ISSUED, issued_at, parse, verify
@@ -149,7 +149,7 @@ class Session:
     def _write(self, files: list[tuple[str, bytes]]) -> None:
         metadata = self.desk.repository / METADATA
         written: list[Path] = []
-        with out_of_space(self.desk.repository):
+        with room(self.desk.repository):
             try:
                 self.desk.disk.folder(metadata)
                 for name, content in files:

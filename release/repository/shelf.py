@@ -19,7 +19,7 @@ from release.errors import CorruptRelease, OutOfSpace
 from release.folder import verify_file
 from release.manifest import File
 from release.objects import object_path
-from release.partial import out_of_space
+from release.partial import FULL
 
 STAGING = ".staging"
 _MARGIN_BYTES = 16 << 20
@@ -58,7 +58,7 @@ class Shelf:
 
         With `link` a new object is the source's own file under a second name: quick, and changed with it.
         """
-        with out_of_space(self._repository), self._staging() as staging:
+        with room(self._repository), self._staging() as staging:
             missing, shared = self._split(sources, told)
             self._demand(0 if link else sum({file.sha256: file.bytes for file in missing.values()}.values()))
             drafts: dict[str, Path] = {}
@@ -78,7 +78,7 @@ class Shelf:
 
     def receive(self, files: Iterable[File], read: Callable[[File], Iterable[bytes]], told: Told) -> Placed:
         """Puts in what is missing of `files`, from pieces that are not believed. Raises as `place` does."""
-        with out_of_space(self._repository), self._staging() as staging:
+        with room(self._repository), self._staging() as staging:
             distinct = {file.sha256: file for file in files}
             missing = {sha256: file for sha256, file in distinct.items() if not self.has(sha256)}
             self._demand(sum(file.bytes for file in missing.values()))
@@ -161,3 +161,16 @@ class Shelf:
                 f"{self._repository} needs {needed + _MARGIN_BYTES} bytes more and {free} are free: make room and "
                 "publish again; nothing was changed"
             )
+
+
+@contextlib.contextmanager
+def room(place: Path) -> Iterator[None]:
+    """Turns what the system says of a full disk into OutOfSpace."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise OutOfSpace(
+            f"the disk of {place} is full: free some space and do it again; nothing was changed"
+        ) from error
