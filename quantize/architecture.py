@@ -41,7 +41,7 @@ def read_source(path: Path) -> SourceModel:
     family = _family(path, config)
     architecture = read_architecture(path, config)
     return SourceModel(
-        path, architecture, _eos(path, config), bool(config.get("tie_word_embeddings", family.tied)), _weights(path)
+        path, architecture, _eos(path, config), bool(config.get("tie_word_embeddings", family.tied)), weight_files(path)
     )
 
 
@@ -54,21 +54,21 @@ def read_architecture(path: Path, config: Mapping[str, Any]) -> Architecture:
     told = refusal(family, config)
     if told is not None:
         raise UnsupportedArchitecture(f"{path}: {told}")
-    heads = _size(path, config, "num_attention_heads")
-    hidden = _size(path, config, "hidden_size")
-    longest = _size(path, config, "max_position_embeddings")
+    heads = positive(path, config, "num_attention_heads")
+    hidden = positive(path, config, "hidden_size")
+    longest = positive(path, config, "max_position_embeddings")
     architecture = Architecture(
         family=family.name,
-        layers=_size(path, config, "num_hidden_layers"),
+        layers=positive(path, config, "num_hidden_layers"),
         heads=heads,
         kv_heads=int(config.get("num_key_value_heads") or heads),
         head_dim=int(config.get("head_dim") or family.head_dim or hidden // heads),
         hidden_size=hidden,
-        vocabulary=_size(path, config, "vocab_size"),
+        vocabulary=positive(path, config, "vocab_size"),
         context_length=min(longest, exact_context(family, config) or longest, _MOST_CONTEXT),
     )
     rotated = int(architecture.head_dim * rotary_share(config))
-    _check_widths(path, architecture, _size(path, config, "intermediate_size"), rotated)
+    _check_widths(path, architecture, positive(path, config, "intermediate_size"), rotated)
     return architecture
 
 
@@ -104,7 +104,8 @@ def _check_widths(path: Path, architecture: Architecture, intermediate: int, rot
         raise UnsupportedArchitecture(f"{path}: {rotated} values a head are rotated, which is not a multiple of 16")
 
 
-def _weights(path: Path) -> tuple[Path, ...]:
+def weight_files(path: Path) -> tuple[Path, ...]:
+    """The weights of a model folder that has a tokenizer too. Raises UnsupportedArchitecture."""
     files = tuple(sorted(path.glob("*.safetensors")))
     if not files:
         raise UnsupportedArchitecture(f"{path} has no .safetensors weights: convert it first, as `weir pull` does")
@@ -127,7 +128,8 @@ def _eos(path: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _size(path: Path, config: Mapping[str, Any], name: str) -> int:
+def positive(path: Path, config: Mapping[str, Any], name: str) -> int:
+    """An entry of a config that must be a number above 0. Raises UnsupportedArchitecture."""
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UnsupportedArchitecture(f"{path / 'config.json'}: {name} must be a positive whole number, not {value!r}")

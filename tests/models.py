@@ -166,3 +166,21 @@ def _write(folder: Path, kind: type, config: object, seed: int, norms: bool = Fa
         model.save_pretrained(folder)
     write_tokenizer(folder)
     return folder
+
+
+def tiny_encoder_folder(folder: Path, kind: str = "Bert", seed: int = 5) -> Path:
+    """A random encoder, "Bert" or "Roberta"; its tokenizer file asks for padding and truncation, as real ones do."""
+    import transformers
+
+    settings = {**_SHAPE, "max_position_embeddings": 66, "type_vocab_size": 2, "pad_token_id": 1}
+    del settings["num_key_value_heads"]
+    config = getattr(transformers, f"{kind}Config")(**settings, hidden_act="gelu")
+    _write(folder, getattr(transformers, f"{kind}Model"), config, seed, norms=True)
+    document = json.loads((folder / "tokenizer.json").read_text())
+    document["padding"] = {
+        "strategy": {"Fixed": 48}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 1, "pad_type_id": 0,
+        "pad_token": SPECIAL[1],
+    }  # fmt: skip
+    document["truncation"] = {"direction": "Right", "max_length": 48, "strategy": "LongestFirst", "stride": 0}
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    return folder

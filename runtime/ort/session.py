@@ -26,11 +26,11 @@ class GraphError(ValueError):
     """The graph or its weights are not what this runtime serves; the message says why."""
 
 
-class OrtSession:
-    """A loaded graph with its weights. Shared by nobody: one StepModel drives it."""
+class FedSession:
+    """A session over a graph whose weights it is fed with from memory; `run` is ONNX Runtime's own."""
 
     def __init__(self, graph: bytes, initializers: Mapping[str, Array], threads: int = 1) -> None:
-        """Raises GraphError when ONNX Runtime refuses the graph or it lacks the contract's inputs."""
+        """Raises GraphError when ONNX Runtime refuses the graph."""
         self._arrays = {name: np.ascontiguousarray(array) for name, array in initializers.items()}
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._arrays.values()]
         options = onnxruntime.SessionOptions()
@@ -46,6 +46,14 @@ class OrtSession:
         except Exception as error:  # the library raises bare exceptions of many kinds
             raise GraphError(f"ONNX Runtime refuses the graph: {error}") from error
         self._values = values
+
+
+class OrtSession(FedSession):
+    """A decoder's graph with its weights. Shared by nobody: one StepModel drives it."""
+
+    def __init__(self, graph: bytes, initializers: Mapping[str, Array], threads: int = 1) -> None:
+        """Raises GraphError when ONNX Runtime refuses the graph or it lacks the contract's inputs."""
+        super().__init__(graph, initializers, threads)
         self.vocab_size, self.row_shape = self._inspect()
 
     def _inspect(self) -> tuple[int, RowShape]:
