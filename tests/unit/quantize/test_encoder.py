@@ -107,8 +107,6 @@ def put_weights(encoder: FloatEncoder, release: Release, bits: int) -> None:
     scales, zeros = arrays["embeddings.words.s"], arrays["embeddings.words.z"]
     blocked = (codes.reshape(len(codes), width, BLOCK_SIZE), scales.reshape(-1, width), zeros.reshape(-1, width))
     words = dequantize(*blocked)
-        codes.reshape(len(codes), width, BLOCK_SIZE), scales.reshape(-1, width), zeros.reshape(-1, width)
-    )
     put(encoder.model.embeddings.word_embeddings, words.reshape(codes.shape))
     for matrix in release.manifest.matrices:
         codes, zeros = arrays[f"{matrix.name}.q"], arrays[f"{matrix.name}.z"]
