@@ -165,8 +165,10 @@ class StoreStarts:
             return None
 
     def _precision(self, found: Found, slots: Slots) -> Literal[4, 8]:
+        """The pin; that of last time, where it was weighed; else the first choice. Of those that are here."""
         here, pinned = precisions_here(found), self._config.precision
-        wanted = int(pinned) if pinned != "auto" else slots.precision or first_bits(self._config, found)
+        first = first_bits(self._config, found)
+        wanted = int(pinned) if pinned != "auto" else (first if first == 8 else slots.precision or first)
         return 8 if 8 in here and (wanted == 8 or 4 not in here) else 4
 
     def _reason(self) -> str:

@@ -52,7 +52,7 @@ class Bringer:
         self.coming: Coming | None = None
         self.plan: TransferPlan | None = None
         self.fetching: Fetching | None = None
-        self.moved_bytes = 0
+        self.moved_bytes = self._planned_bytes = 0
         self._told_at = self._told_bytes = 0.0
 
     async def step(self, offer: Offer | None) -> bool:
@@ -122,8 +122,7 @@ class Bringer:
         parts = self._parts
         self.coming = await in_thread(self._stored, target, offer)
         if self.coming is None and offer is not None:
-            content = await parts.fetcher.small(target, offer.path, offer.bytes, self._count)
-            manifest = offer.manifest(content)
+            manifest, content = await parts.fetcher.manifest(offer, self._count)
             await in_thread(parts.store.put, content, offer.sha256)
             self.coming = Coming(manifest, content, offer.sha256)
         return self.coming
@@ -181,12 +180,14 @@ class Bringer:
         if manifest.id != self.target:
             raise Superseded
         plan = self.plan
-        if plan is None or self._parts.clock() - plan.at >= self._settings.plan_s:
+        left = 0 if plan is None else plan.most_bytes - (self.moved_bytes - self._planned_bytes)
+        if plan is None or left <= 0 or self._parts.clock() - plan.at >= self._settings.plan_s:
             plan = self._planned(manifest)
             self._tell_plan(manifest.id, plan)
-        if plan.fetch != part:
+            left = plan.most_bytes
+        if plan.fetch != part or left <= 0:
             raise Superseded
-        return Pace(plan.share, plan.bytes_per_s, plan.most_bytes or None)
+        return Pace(plan.share, plan.bytes_per_s, left)
 
     def _planned(self, manifest: Manifest) -> TransferPlan:
         parts = self._parts
@@ -236,7 +237,7 @@ class Bringer:
             )
 
     def _tell_plan(self, release: str, plan: TransferPlan) -> None:
-        before, self.plan = self.plan, plan
+        before, self.plan, self._planned_bytes = self.plan, plan, self.moved_bytes
         if before is None or (before.fetch, before.reason) != (plan.fetch, plan.reason):
             self._parts.sink.emit(
                 TransferPlanned(self._parts.clock(), release, plan.fetch or "", plan.reason.value, plan.text)

@@ -15,15 +15,16 @@ from dataclasses import dataclass
 
 from edge.ports import Clock, Uniform
 from edge.updater.events import TransferRefused, UpdaterSink
-from edge.updater.pace import Pace
+from edge.updater.pace import LEAST_PIECE, Pace
 from edge.updater.sources import Source
 from edge.updater.threads import in_thread
-from release.errors import CorruptRelease
-from release.manifest import File
+from release.errors import CorruptRelease, ReleaseError
+from release.manifest import MANIFEST_NAME, File, Manifest
 from release.objects import object_path
 from release.partial import Partial, WrongChunk
 from release.store import Store
-from release.trust.errors import Absent, FetchFailed, TrustError
+from release.trust.catalogue import Offer
+from release.trust.errors import Absent, FetchFailed
 
 _BUFFER_BYTES = 256 << 10
 _WRONG_TWICE = 2
@@ -83,19 +84,18 @@ class Fetcher:
             if not self._store.has(file):
                 await in_thread(partial.finish)
 
-    async def small(self, release: str, path: str, most_bytes: int, moved: Callable[[int, Source], None]) -> bytes:
-        """A file that has no chunks, such as a manifest; the first source that has it. Raises TrustError."""
-        last: TrustError = Absent(f"no source has {path}")
+    async def manifest(self, offer: Offer, moved: Callable[[int, Source], None]) -> tuple[Manifest, bytes]:
+        """The one that was signed for, from the first source that has it. Raises ReleaseError."""
+        last: ReleaseError = Absent(f"no source has the manifest of {offer.release}")
         for source in self._sources:
             try:
-                content = await source.get(path, most_bytes)
-            except TrustError as error:
+                content = await source.get(offer.path, offer.bytes)
+                moved(len(content), source)
+                return offer.manifest(content), content
+            except ReleaseError as error:
                 last = error
                 if not isinstance(error, Absent):
-                    self.refused(release, path, source, str(error))
-                continue
-            moved(len(content), source)
-            return content
+                    self.refused(offer.release, MANIFEST_NAME, source, str(error))
         raise last
 
     def next_source(self, without: frozenset[str]) -> tuple[Source, float] | None:
@@ -117,7 +117,7 @@ class Fetcher:
 
     def went_well(self, source: Source, seconds: float, count: int) -> None:
         self._standing[source.name] = _Standing()
-        if seconds > 0:
+        if seconds > 0 and count >= LEAST_PIECE:  # a smaller one tells of distance
             sample = count / seconds
             self.rate = sample if self.rate is None else self.rate + _RATE_WEIGHT * (sample - self.rate)
 
@@ -158,7 +158,7 @@ class _Attempt:
         found = self._fetcher.next_source(self._without)
         name = self._partial.file.name
         if found is None or self._failures >= self._fetcher.most_failures:
-            raise self._last or Absent(f"no source has {name}")
+            raise FetchFailed(f"{name} could not be fetched: {self._last or 'no source has it'}")
         source, wait = found
         if wait > 0:
             await asyncio.sleep(min(wait, _LOOK_S))

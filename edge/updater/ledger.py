@@ -1,6 +1,6 @@
 """What was fetched today, kept on disk: a restart does not give a day's budget back.
 
-Days are UTC's. Written every few seconds at most, so a cut forgets a little; it is no part of what a node
+Days are UTC's. Written every second at most, so a cut forgets a little; it is no part of what a node
 needs to serve, and a file that cannot be read counts as nothing spent.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from release.disk import Disk
 
-_WRITE_EVERY_S = 5.0
+_WRITE_EVERY_S = 1.0
 
 
 class Ledger:

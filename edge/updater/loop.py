@@ -11,6 +11,7 @@ told and tried again, ever less often; none of them ends a loop, and none touche
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from edge.releases import model_among, precisions_here
 from edge.slot_file import SlotFile
@@ -75,10 +76,14 @@ class Updater:
         """Until cancelled."""
         await in_thread(self._parts.store.prepare)
         await self._parts.catalogues.load()
-        async with asyncio.TaskGroup() as loops:
-            loops.create_task(self._refreshing())
-            loops.create_task(self._bringing())
-            loops.create_task(self._adopting())
+        try:
+            async with asyncio.TaskGroup() as loops:
+                loops.create_task(self._refreshing())
+                loops.create_task(self._bringing())
+                loops.create_task(self._adopting())
+        finally:
+            with contextlib.suppress(OSError):
+                self._parts.ledger.save(at_once=True)
 
     # --- the catalogue
 

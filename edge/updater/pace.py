@@ -44,4 +44,5 @@ class Pace:
         by_time = seconds * (1 - self.share) / self.share
         if not self.bytes_per_s:
             return by_time
-        return max(0.0, moved_bytes / self.bytes_per_s - seconds)
+        # The rate was measured earlier: where the link has become better since, the piece itself says so.
+        return min(by_time, max(0.0, moved_bytes / self.bytes_per_s - seconds))

@@ -23,4 +23,6 @@ async def stoppable(stop: Callable[[], None], work: Callable[P, T], *args: P.arg
     except asyncio.CancelledError:
         stop()
         await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # nobody is left to hear of it
         raise
