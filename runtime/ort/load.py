@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from release.folder import Release, weight_digest
 from runtime.cpu import cpu_class
 from runtime.memory import trim
-from runtime.ort.selftest import try_out
+from runtime.ort.reclaim import Packed, drop_file_pages
+from runtime.ort.selftest import first_logits, try_out
 from runtime.ort.session import OrtSession, OrtStepModel
+
+_log = logging.getLogger("weir.runtime")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +47,23 @@ def load_model(
     began = time.monotonic()
     graph, arrays = release.graph(precision), release.initializers(precision)
     digest = weight_digest(graph, arrays)
+    packed = Packed(arrays)
     session = OrtSession(graph, arrays, threads)
     capacity = min(capacity, release.manifest.architecture.context_length)
     steps = OrtStepModel(session, slots, capacity, min(prefill_chunk, capacity))
+    _give_back(steps, packed, lambda: release.initializers(precision))
+    drop_file_pages(arrays)
     try_out(steps, precision, release.manifest.self_tests, cpu_class())
     trim()
     return LoadedModel(steps, release.id, precision, digest, (time.monotonic() - began) * 1e3)
+
+
+def _give_back(steps: OrtStepModel, packed: Packed, again: Callable[[], Mapping[str, Any]]) -> None:
+    """Drops the codes that the session has packed, unless it turns out to read them; `again` makes them anew."""
+    if not packed.bytes:
+        return
+    before = first_logits(steps)
+    packed.drop()
+    if not np.array_equal(before, first_logits(steps), equal_nan=True):
+        _log.info("the kernels of this box read weights as they are fed: %d MiB stay", packed.bytes >> 20)
+        packed.put_back(again())

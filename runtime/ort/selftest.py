@@ -18,31 +18,34 @@ import numpy as np
 from release.manifest import SelfTest
 from runtime.ort.generate import prefill
 from runtime.ort.session import GraphError
-from runtime.ort.steps import ModelBroken, StepModel
+from runtime.ort.steps import Logits, ModelBroken, StepModel
 
 _log = logging.getLogger("weir.runtime")
 
 
-def try_out(steps: StepModel, precision: int, entries: Sequence[SelfTest], cpu: str) -> None:
-    """Takes first steps on row 0 and compares them. `cpu` is this box's class.
-
-    Raises GraphError with the worst difference.
-    """
+def first_logits(steps: StepModel) -> Logits:
+    """The logits of a prefill and of a decode step on row 0. Raises GraphError when they are none."""
     try:
-        _finite(steps)
-        of_precision = [entry for entry in entries if entry.precision == precision]
-        own = [entry for entry in of_precision if entry.cpu_class == cpu]
-        for entry in own or of_precision:
-            _compare(steps, entry, entry.tolerance if own else entry.tolerance_elsewhere)
+        prefilled = steps.prefill(0, [0, min(1, steps.vocab_size - 1)], 0).copy()
+        return np.concatenate([prefilled, steps.decode([0], [2])[0]])
     except ModelBroken as error:
         raise GraphError(f"the model's first steps failed: {error}; build the release anew") from error
 
 
-def _finite(steps: StepModel) -> None:
-    prompt = [0, min(1, steps.vocab_size - 1)]
-    finite = np.isfinite(steps.prefill(0, prompt, 0)).all() and np.isfinite(steps.decode([0], [2])).all()
-    if not finite:
+def try_out(steps: StepModel, precision: int, entries: Sequence[SelfTest], cpu: str) -> None:
+    """Takes steps on row 0 and compares them with what is known. `cpu` is this box's class.
+
+    Raises GraphError with the worst difference.
+    """
+    if not np.isfinite(first_logits(steps)).all():
         raise GraphError("the model's first logits are not finite; build the release anew")
+    of_precision = [entry for entry in entries if entry.precision == precision]
+    own = [entry for entry in of_precision if entry.cpu_class == cpu]
+    try:
+        for entry in own or of_precision:
+            _compare(steps, entry, entry.tolerance if own else entry.tolerance_elsewhere)
+    except ModelBroken as error:
+        raise GraphError(f"the model's self-test broke it: {error}; build the release anew") from error
 
 
 def _compare(steps: StepModel, entry: SelfTest, tolerance: float) -> None:
