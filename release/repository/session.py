@@ -39,6 +39,7 @@ LOCK = ".lock"
 _LOCK_POLL_S = 0.1
 _SKEW = timedelta(minutes=5)
 _LEAP = timedelta(days=400)
+_KEPT_STATES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ class Session:
         files.append(("timestamp.json", self._sign(acting, timestamp)))
 
         self._write(files)
+        self._prune()
         if root is not None:
             self.record.keep_root(root.version, root_bytes)
         laid = Versions(
@@ -163,6 +165,15 @@ class Session:
                     with contextlib.suppress(OSError):
                         path.unlink()
                 raise
+
+    def _prune(self) -> None:
+        """Removes states that no reader is in the middle of; roots stay for ever."""
+        for role in ("snapshot", "targets"):
+            found = (self.desk.repository / METADATA).glob(f"*.{role}.json")
+            numbered = sorted((int(path.name.split(".")[0]), path) for path in found if path.name[0] in "123456789")
+            for _, path in numbered[:-_KEPT_STATES]:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def _kept_snapshot(self, root: Root) -> tuple[Snapshot, bytes]:
         """The snapshot that stands, to be changed; without bytes where it needs another signature."""

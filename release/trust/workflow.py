@@ -67,6 +67,10 @@ class Seen:
     online: str = ""
     offline: str = ""
 
+    def __post_init__(self) -> None:
+        if self.issued:
+            instant(self.issued)  # ValueError for a record that was damaged
+
     @property
     def floor(self) -> datetime | None:
         """The newest time that was signed."""

@@ -339,6 +339,17 @@ def test_a_timer_signs_what_is_due(site: Site) -> None:
     assert node.refresh(site.source(), site.now).offers
 
 
+def test_old_states_are_cleared_away_and_roots_are_not(site: Site) -> None:
+    for _ in range(25):
+        rotate(site.desk, ["root"], keep=True)
+        site.later(days=4)
+        site.refresh()
+    names = [path.name for path in (site.repository / "metadata").iterdir()]
+    assert sum("snapshot" in name for name in names) == 20
+    assert sum("root" in name for name in names) == 26
+    assert site.node().refresh(site.source(), site.now).versions["root"] == 26
+
+
 def test_a_timer_without_the_targets_key_says_when_it_is_needed(site: Site) -> None:
     site.publish()
     key = next(site.keys.folder.glob("targets-*.pem"))
