@@ -30,7 +30,7 @@ class Asked:
 class RangeServer:
     """Serves `root`. A fault is a name from FAULTS, given by `fault(path)`; empty is none.
 
-    `rate(path)` is the bytes a second of a body, None for at once; `changed` gets a path and its content and gives what is
+    `rate(path)` is the bytes a second of a body, None for at once; `changed` gets path and content and gives what is
     sent instead.
     """
 

@@ -40,11 +40,12 @@ class Shop:
     def repository(self) -> Path:
         return self.site.repository
 
-    def publish(self, version: str = "1.0.0") -> Manifest:
+    def publish(self, version: str = "1.0.0", like: str = "") -> Manifest:
+        """`like` is a version whose planes it has."""
         folder = self.folder / "built" / version
         manifest = write_release(folder, version=version)
         for name, size in ((PLANE_HI, 10 * CHUNK - 7), (PLANE_LO, 5 * CHUNK + 1)):
-            (folder / name).write_bytes(random.Random(f"{version} {name}").randbytes(size))
+            (folder / name).write_bytes(random.Random(f"{like or version} {name}").randbytes(size))
         files = tuple(describe_file(folder / entry.name, CHUNK) for entry in manifest.files)
         (folder / MANIFEST_NAME).write_text(write(dataclasses.replace(manifest, files=files)))
         publish(self.site.desk, folder, allow_unmeasured=True)
