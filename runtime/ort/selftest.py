@@ -49,18 +49,25 @@ def try_out(steps: StepModel, precision: int, entries: Sequence[SelfTest], cpu: 
 
 
 def _compare(steps: StepModel, entry: SelfTest, tolerance: float) -> None:
-    bits, longest = entry.precision, len(entry.prompt_ids)
-    if max(*entry.prompt_ids, *entry.token_ids) >= steps.vocab_size:
+    """Once with the prompt's last token prefilled and once with it decoded: those are different kernels."""
+    prompt = entry.prompt_ids
+    if max(*prompt, *entry.token_ids) >= steps.vocab_size:
         raise GraphError(f"the self-test names tokens past the model's {steps.vocab_size}: build the release anew")
-    if longest > steps.capacity:
-        _log.warning("the self-test's prompt of %d tokens does not fit a context of %d", longest, steps.capacity)
+    if len(prompt) > steps.capacity:
+        _log.warning("the self-test's prompt of %d tokens does not fit a context of %d", len(prompt), steps.capacity)
         return
-    found = prefill(steps, 0, entry.prompt_ids)[list(entry.token_ids)].astype(np.float64)
+    _demand_close(prefill(steps, 0, prompt), entry, tolerance)
+    if len(prompt) > 1:
+        _demand_close(steps.decode([prompt[-1]], [len(prompt) - 1])[0], entry, tolerance)
+
+
+def _demand_close(logits: Logits, entry: SelfTest, tolerance: float) -> None:
+    found = logits[list(entry.token_ids)].astype(np.float64)
     differences = np.abs(found - np.asarray(entry.logits, np.float64))
     worst = int(np.argmax(np.where(np.isfinite(differences), differences, np.inf)))
     if not differences[worst] <= tolerance:
         raise GraphError(
-            f"the {bits}-bit weights failed their self-test: token {entry.token_ids[worst]} has logit "
+            f"the {entry.precision}-bit weights failed their self-test: token {entry.token_ids[worst]} has logit "
             f"{found[worst]:.4f} here and {entry.logits[worst]:.4f} where the release was built ({entry.cpu_class}), "
             f"{differences[worst]:.4f} apart with {tolerance:g} allowed; fetch the release again, and if it fails "
             "still, build it on a box of this CPU class"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from release.manifest import SelfTest
 from runtime.ort.selftest import try_out
 from runtime.ort.session import GraphError
+from runtime.ort.steps import Logits
 from tests.fakes.steps import VOCABULARY, FakeSteps, next_token
 
 PROMPT = tuple(1 + i % 7 for i in range(11))  # longer than the fake's chunks of 4
@@ -52,6 +55,18 @@ def test_logits_that_are_no_numbers_fail() -> None:
 def test_a_session_that_breaks_is_no_session() -> None:
     with pytest.raises(GraphError, match="broken on order"):
         try_out(FakeSteps(break_at=1), 8, [], "x86-vnni")
+
+
+class WrongDecode(FakeSteps):
+    """Its prefill is sound and its decode is not, as when one of two kernels is broken."""
+
+    def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Logits:
+        return super().decode(tokens, lengths) + np.float32(0.2)
+
+
+def test_decoding_is_compared_as_well_as_prefilling() -> None:
+    with pytest.raises(GraphError, match=r"0\.2000 apart with 0\.01"):
+        try_out(WrongDecode(), 8, [SOUND], "x86-vnni")
 
 
 def test_tokens_that_the_model_does_not_have_are_told() -> None:
