@@ -34,7 +34,12 @@ def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
 
 
 def test_every_command_takes_json() -> None:
-    for command in ("demo", "ask", "pull", "quantize", "doctor", "edge serve", "cloud serve", "engine serve"):
+    signing = ("init", "status", "refresh", "rotate", "recover", "export-root")
+    commands = (
+        *("demo", "ask", "pull", "quantize", "doctor", "edge serve", "cloud serve", "engine serve"),
+        *("publish", "releases", "withdraw", "bundle export", "bundle import", *(f"keys {name}" for name in signing)),
+    )
+    for command in commands:
         assert "--json" in CliRunner().invoke(app, [*command.split(), "--help"]).output, command
 
 
