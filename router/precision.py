@@ -32,6 +32,7 @@ class PrecisionReason(enum.StrEnum):
     PINNED = "pinned"  # the operator said so
     ONLY_ONE = "only_one"  # the release or the box has no other
     DOES_NOT_MATTER = "does_not_matter"  # memory holds both and 8-bit is as fast
+    UNCALIBRATED = "uncalibrated"  # nothing says what a precision gets wrong: 8-bit from the start, and it stays
     LINK_UNKNOWN = "link_unknown"  # so what is, stays
     FIGURES_UNKNOWN = "figures_unknown"  # a precision or the cloud has not been measured, so what is, stays
     STILL_BEST = "still_best"
@@ -138,8 +139,20 @@ def _wanted_so_far(plan: PrecisionPlan, figures: tuple[PrecisionFigures, ...]) -
     """
     if plan.wanted is not None:
         return plan.wanted
-    uncalibrated = all(known(option.escalation_share) is None for option in figures)
-    return 8 if uncalibrated and any(option.bits == 8 for option in figures) else plan.bits
+    return 8 if _uncalibrated(figures) and any(option.bits == 8 for option in figures) else plan.bits
+
+
+def _unknown(figures: tuple[PrecisionFigures, ...], around: Surroundings) -> tuple[PrecisionReason, str] | None:
+    """Why nothing can be weighed, apart from figures that a few requests will bring."""
+    if _uncalibrated(figures):
+        return PrecisionReason.UNCALIBRATED, "without calibrations nothing says what a precision gets wrong"
+    if not around.unreachable and not around.link_known:
+        return PrecisionReason.LINK_UNKNOWN, "the link is unknown"
+    return None
+
+
+def _uncalibrated(figures: tuple[PrecisionFigures, ...]) -> bool:
+    return all(known(option.escalation_share) is None for option in figures)
 
 
 def _ideal(
@@ -159,13 +172,11 @@ def _ideal(
         text = "memory holds both precisions and 8-bit is as fast here"
         return _calmly(plan, 8, PrecisionReason.DOES_NOT_MATTER, settings, now, text=text, costs={})
     present = plan.bits if plan.bits in options else max(options)
-    if not around.unreachable and not around.link_known:
-        return _move(plan, present, PrecisionReason.LINK_UNKNOWN, now, "the link is unknown: what is, stays")
     costs = {bits: _cost(option, around, settings) for bits, option in options.items()}
     sound = {bits: cost for bits, cost in costs.items() if cost is not None}
-    if len(sound) < len(costs):
-        text = "something is not measured yet: what is, stays"
-        return _move(plan, present, PrecisionReason.FIGURES_UNKNOWN, now, text)
+    if (unknown := _unknown(figures, around)) or len(sound) < len(costs):
+        reason, text = unknown or (PrecisionReason.FIGURES_UNKNOWN, "something is not measured yet")
+        return _move(plan, present, reason, now, f"{text}: {present}-bit stays")
     planned = _weigh(plan, sound, around, settings, now)
     assumed = [f"{bits}-bit" for bits, option in sorted(options.items()) if option.assumed]
     return (

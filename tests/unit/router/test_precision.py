@@ -139,7 +139,7 @@ def test_a_node_that_nothing_helps_wants_eight_from_the_start(here: bool) -> Non
         planned = plan_precision(PrecisionPlan(4, 0.0), figures, around, SETTINGS, 0.1)
         assert (planned.bits, planned.wanted) == (8 if here else 4, 8)
     settled = plan_precision(PrecisionPlan(4, 0.0, wanted=4), figures, WIDE, SETTINGS, 0.1)
-    assert (settled.bits, settled.reason) == (4, PrecisionReason.FIGURES_UNKNOWN)
+    assert (settled.bits, settled.reason) == (4, PrecisionReason.UNCALIBRATED)
 
 
 @pytest.mark.parametrize("around", [WIDE, NARROW, DEAD])
