@@ -184,3 +184,50 @@ def tiny_encoder_folder(folder: Path, kind: str = "Bert", seed: int = 5) -> Path
     document["truncation"] = {"direction": "Right", "max_length": 48, "strategy": "LongestFirst", "stride": 0}
     (folder / "tokenizer.json").write_text(json.dumps(document))
     return folder
+
+
+def tiny_onnx_classifier(folder: Path, labels: tuple[str, ...] = ("parcel", "refund", "room"), seed: int = 7) -> Path:
+    """A ready-made classifier as an exporter might leave it: embedding, two products, a masked mean, a Gemm."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper, save_model
+
+    random, hidden = np.random.default_rng(seed), 192
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(folder)
+    weights = {
+        "words": random.normal(size=(VOCABULARY, hidden)),
+        "onnx::MatMul_7": random.normal(size=(hidden, 96)) / 8,
+        "onnx::MatMul_9": random.normal(size=(96, hidden)) / 8,
+        "odd": random.normal(size=(hidden, 1)),
+        "up.bias": random.normal(size=96),
+        "head": random.normal(size=(len(labels), hidden)) / 8,
+    }
+    nodes = [
+        helper.make_node("Gather", ["words", "input_ids"], ["embedded"], name="embed"),
+        helper.make_node("MatMul", ["embedded", "onnx::MatMul_7"], ["up"], name="up"),
+        helper.make_node("Add", ["up", "up.bias"], ["biased"], name="bias"),
+        helper.make_node("Tanh", ["biased"], ["active"], name="tanh"),
+        helper.make_node("MatMul", ["active", "onnx::MatMul_9"], ["down"], name="down"),
+        helper.make_node("Add", ["down", "embedded"], ["state"], name="add"),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], name="cast", to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["column"], name="unsqueeze"),
+        helper.make_node("Mul", ["state", "column"], ["kept"], name="mul"),
+        helper.make_node("ReduceSum", ["kept", "one"], ["pooled"], name="sum", keepdims=0),
+        helper.make_node("Gemm", ["pooled", "head"], ["scores"], name="gemm", transB=1),
+    ]
+    values = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
+    values += [numpy_helper.from_array(np.array([value]), name) for name, value in (("last", -1), ("one", 1))]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "classifier",
+        [info(name, TensorProto.INT64, ["batch", "sequence"]) for name in ("input_ids", "attention_mask")],
+        [info("scores", TensorProto.FLOAT, ["batch", len(labels)])],
+        values,
+    )
+    save_model(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx"
+    )
+    config = {"id2label": dict(enumerate(labels)), "max_position_embeddings": 64}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

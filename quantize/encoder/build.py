@@ -150,7 +150,7 @@ class _Builder:
         for bits in PRECISIONS:
             graph = classifier_graph(self._encoder, weights.tensors, weights.matrices, len(head.labels), bits)
             (self._out / graph_name(bits)).write_bytes(graph)
-        source_digest = _digest_of(self._encoder.weight_files)
+        source_digest = digest_of(self._encoder.weight_files)
         recipe = Recipe(
             nester.method, BLOCK_SIZE, HEAD_BITS, ACCURACY_LEVEL, source_digest, _tools(), nester.text_digest
         )
@@ -259,7 +259,8 @@ class _Builder:
         return (figure,)
 
 
-def _digest_of(files: Sequence[Path]) -> str:
+def digest_of(files: Sequence[Path]) -> str:
+    """Over the contents of the files, in their order."""
     found = hashlib.sha256()
     for path in files:
         with path.open("rb") as handle:

@@ -15,6 +15,7 @@ from weir.cli import report
 if TYPE_CHECKING:
     from quantize.evaluation import Evaluation
     from quantize.gates import Gates
+    from quantize.subjects import Classifiers
     from quantize.verdicts import LabelledText
     from quantize.weight_errors import WeightError
     from release.manifest import Manifest
@@ -51,8 +52,20 @@ class Measurement:
         demand_apart(self._text, calibration_text)
         self._items: tuple[LabelledText, ...] = () if asked.csv is None else read_csv(asked.csv)
 
-    def run(self, folder: Path, source: Path, *, threads: int, progress: Any) -> tuple[Manifest, Evaluation]:
-        """Measures the release in `folder` and writes the figures into its manifest."""
+    def run(
+        self,
+        folder: Path,
+        source: Path,
+        *,
+        threads: int,
+        progress: Any,
+        classifiers: Classifiers | None = None,
+        items: Sequence[LabelledText] = (),
+    ) -> tuple[Manifest, Evaluation]:
+        """Measures the release in `folder` and writes the figures into its manifest.
+
+        A classifier is opened by `classifiers` and judged on the CSV that was asked for, else on `items`.
+        """
         from quantize.evaluate import evaluate_release
 
         return evaluate_release(
@@ -60,7 +73,8 @@ class Measurement:
             source,
             text=self._text,
             calibration_text=self._calibration_text,
-            items=self._items,
+            items=self._items or items,
+            classifiers=classifiers,
             threads=threads,
             progress=progress,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,10 +11,18 @@ import typer
 
 from weir.cli import report
 from weir.cli.building import Built, Method, Order, build
+from weir.cli.classifying import build_classifier_release
 from weir.cli.extras import require
 from weir.cli.measuring import Measuring
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+
+
+class Task(StrEnum):
+    """As a release's manifest names it."""
+
+    GENERATE = "generate"
+    CLASSIFY = "classify"
 
 
 def pull(
@@ -61,6 +70,12 @@ def quantize(
     evaluation_csv: Annotated[
         Path | None, typer.Option(help="For classifiers: texts to measure on, columns text and label.")
     ] = None,
+    task: Annotated[
+        Task, typer.Option(help="What the release is for: to write text, or to choose a label.")
+    ] = Task.GENERATE,
+    labels_csv: Annotated[
+        Path | None, typer.Option(help="For classifiers: texts to fit the head on, columns text and label.")
+    ] = None,
     max_kl: Annotated[
         list[str] | None,
         typer.Option(metavar="[BITS=]NATS", help="Publish only under this KL divergence; e.g. 0.2 or 8=0.01."),
@@ -73,7 +88,11 @@ def quantize(
 ) -> None:
     """Build a release: nested 4- and 8-bit weights, how far they are from their source, and when to trust them."""
     require("quantize", "weir quantize")
-    if calibrate and cloud_reference is None:
+    if task is Task.GENERATE and labels_csv is not None:
+        raise report.BadUse("--labels-csv is for classifiers: say --task classify")
+    if task is Task.CLASSIFY:
+        calibrate = _refuse_generation(cloud_reference, calibration_text, evaluation_text)
+    elif calibrate and cloud_reference is None:
         raise report.BadUse(
             "calibration compares with a cloud model: name it with --cloud-reference, or say --no-calibrate "
             "(such a release answers, but cannot tell when to escalate)"
@@ -91,11 +110,26 @@ def quantize(
         measuring if evaluate else None,
     )  # fmt: skip
     with Bars(report.err(), quiet=as_json) as progress:
-        built = build(order, progress)
+        if task is Task.CLASSIFY:
+            built = build_classifier_release(order, labels_csv, progress)
+        else:
+            built = build(order, progress)
     if as_json:
         report.emit(_document(built, out))
     else:
         _draw(built, out)
+
+
+def _refuse_generation(reference: str | None, calibration_text: Path | None, evaluation_text: Path | None) -> bool:
+    """Options that mean nothing for a classifier. Returns whether it is calibrated, which it is not yet."""
+    for option, value in (
+        ("--cloud-reference", reference),
+        ("--calibration-text", calibration_text),
+        ("--evaluation-text", evaluation_text),
+    ):
+        if value is not None:
+            raise report.BadUse(f"{option} is for models that write text: leave it out with --task classify")
+    return False
 
 
 def _document(built: Built, out: Path) -> dict[str, Any]:
@@ -121,7 +155,8 @@ def _draw(built: Built, out: Path) -> None:
     report.out().print(built.manifest.id, markup=False)
     lines = []
     for bits, width in ({} if built.evaluation is None else built.evaluation.widths).items():
-        lines.append(f"{bits}-bit: KL to the float32 source {width.kl:.4f}, top-1 agreement {width.top1:.1%}")
+        accuracy = "" if width.accuracy is None else f", accuracy {width.accuracy:.1%}"
+        lines.append(f"{bits}-bit: KL to the float32 source {width.kl:.4f}, top-1 agreement {width.top1:.1%}{accuracy}")
     for c in built.manifest.calibrations:
         auroc = "none" if c.auroc is None else f"{c.auroc:.2f}"
         lines.append(
@@ -130,6 +165,7 @@ def _draw(built: Built, out: Path) -> None:
         )
     if built.report is not None:
         lines.append(f"report: {built.report}")
-    lines.append(f"serve it: weir edge serve --releases-dir {out}")
+    if built.manifest.task == Task.GENERATE:
+        lines.append(f"serve it: weir edge serve --releases-dir {out}")
     for line in lines:
         report.err().print(line, style="dim", soft_wrap=True, markup=False)
