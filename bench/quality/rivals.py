@@ -25,16 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.quality.rotate import rotate_model
-from quantize.architecture import read_source
+from quantize.architecture import SourceModel, read_source
 from quantize.build import build_release
 from quantize.calibration_text import read_text
 from quantize.compensate import Compensating
+from quantize.export import Export, export_graph
 from quantize.layout import WeightFile
-from quantize.nest import Nested, RoundToNearest, round_to_nearest
+from quantize.nest import Nested, Nester, RoundToNearest, round_to_nearest
 from quantize.progress import Progress
 from quantize.sources.cache import Cache
 from quantize.sources.resolve import Source
-from release.folder import Release, describe_file, open_release
+from release.folder import MATRIX_PARTS, Release, describe_file, open_release
 from release.manifest import BASE, MANIFEST_NAME, PLANE_HI, PLANE_LO, Tensor, graph_name, sealed, write
 from release.planes import Floats
 
@@ -43,8 +44,8 @@ _CODE = ("quantize", "release", "bench.quality")
 # Modules of those packages that leave a built release as it is.
 _AFTER_THE_BUILD = frozenset(
     ("agreement", "calibrate", "edge_answers", "evaluate", "evaluation", "evaluation_text", "fit", "gates", "items",
-     "levels", "measure", "progress", "quality_plots", "quality_report", "reference", "run", "selftest", "subjects",
-     "text", "verdicts", "weight_errors")
+     "levels", "measure", "progress", "quality_plots", "quality_report", "reference", "run", "sealing", "selftest",
+     "subjects", "text", "verdicts", "weight_errors")
 )  # fmt: skip
 _TOOLS = ("onnxruntime", "onnxruntime-genai", "torch", "transformers")
 
@@ -59,7 +60,9 @@ class Rivals:
     eight: Release  # to nearest at 8 bits, never nested
 
 
-def prepare(source: Source, *, rotated: bool, seed: int, threads: int, progress: Progress) -> Rivals:
+def prepare(
+    source: Source, *, rotated: bool, seed: int, threads: int, progress: Progress, export: Export = export_graph
+) -> Rivals:
     """The rivals made from `source`, or from its rotated twin; from the cache where they are there."""
     cache = Cache.from_environment(os.environ)
     prefix = f"bench-quality-{source.name}{'-rotated' if rotated else ''}-"
@@ -67,25 +70,40 @@ def prepare(source: Source, *, rotated: bool, seed: int, threads: int, progress:
     with cache.locked(key, progress):
         if not cache.folder(key).is_dir():
             with cache.making(key) as draft:
-                _build(source, draft, rotated=rotated, seed=seed, threads=threads, progress=progress)
+                folder = _source(source, draft, rotated=rotated, seed=seed)
+                _build(folder, draft, source.name.lower(), threads=threads, progress=progress, export=export)
             _drop_old(cache, prefix, key)
     made = cache.folder(key)
     nested, rounded, eight = (open_release(made / name, verify=False) for name in ("nested", "rounded", "eight"))
     return Rivals(made / "source" if rotated else source.folder, nested, rounded, eight)
 
 
-def _build(source: Source, draft: Path, *, rotated: bool, seed: int, threads: int, progress: Progress) -> None:
-    folder, name = source.folder, source.name.lower()
-    if rotated:
-        folder = draft / "source"
-        rotate_model(source.folder, folder, seed=seed)
-    with WeightFile(draft / "eight.bin") as file:
-        recording = _Recording(file)
-        build_release(folder, draft / "rounded", name=name, nester=recording, progress=progress, threads=threads)
-    _write_eight(open_release(draft / "rounded", verify=False), draft / "eight.bin", file.tensors, draft / "eight")
-    (draft / "eight.bin").unlink()
-    nester = Compensating(read_source(folder), read_text(), threads=threads, progress=progress)
-    build_release(folder, draft / "nested", name=name, nester=nester, progress=progress, threads=threads)
+def _source(source: Source, draft: Path, *, rotated: bool, seed: int) -> Path:
+    if not rotated:
+        return source.folder
+    rotate_model(source.folder, draft / "source", seed=seed)
+    return draft / "source"
+
+
+def _build(folder: Path, draft: Path, name: str, *, threads: int, progress: Progress, export: Export) -> None:
+    work, recorded = draft / "exported", draft / "eight.bin"
+    graphs: list[Path] = []
+
+    def once(model: SourceModel, _: Path, *, threads: int) -> Path:
+        if not graphs:
+            work.mkdir()
+            graphs.append(export(model, work, threads=threads))
+        return graphs[0]
+
+    def build(nester: Nester, out: Path) -> None:
+        build_release(folder, out, name=name, nester=nester, progress=progress, threads=threads, export=once)
+
+    with WeightFile(recorded) as file:
+        build(_Recording(file), draft / "rounded")
+    _write_eight(open_release(draft / "rounded", verify=False), recorded, file.tensors, draft / "eight")
+    recorded.unlink()
+    build(Compensating(read_source(folder), read_text(), threads=threads, progress=progress), draft / "nested")
+    shutil.rmtree(work)
 
 
 class _Recording:
@@ -114,7 +132,7 @@ class _Recording:
 def _write_eight(rounded: Release, recorded: Path, places: Sequence[Tensor], out: Path) -> None:
     """The 8-bit release: what `rounded` keeps outside its matrices, and the recorded matrices, in one file."""
     manifest = rounded.manifest
-    nests = {f"{matrix.name}.{part}" for matrix in manifest.matrices for part in "qszrc"}
+    nests = {f"{matrix.name}.{part}" for matrix in manifest.matrices for part in MATRIX_PARTS}
     out.mkdir()
     for entry in manifest.files:
         if entry.name not in (BASE, PLANE_HI, PLANE_LO, graph_name(4)):
@@ -129,8 +147,12 @@ def _write_eight(rounded: Release, recorded: Path, places: Sequence[Tensor], out
                 base.alias(tensor.name, known[place], tensor.shape)
             else:
                 known[place] = base.add(tensor.name, _read(rounded.path / tensor.file, tensor))
+        tables = {f"{matrix.name}.q": f"{matrix.table}.q" for matrix in manifest.matrices if matrix.table}
         for tensor in places:
-            base.add(tensor.name, _read(recorded, tensor))
+            values, table = _read(recorded, tensor), tables.get(tensor.name)
+            written = base.add(tensor.name, values.reshape(len(values), -1) if table == tensor.name else values)
+            if table is not None and table != tensor.name:
+                base.alias(table, written, (len(values), values[0].size))
     made = sealed(
         dataclasses.replace(
             manifest,

@@ -18,6 +18,7 @@ from bench.machine import machine, versions
 from bench.quality.rivals import Rivals, prepare
 from bench.quality.text import EvaluationText, evaluation_text
 from quantize.evaluation_text import LEAST_POSITIONS, SEED, windows
+from quantize.export import Export, export_graph
 from quantize.measure import CHUNK, Track, agreement, walk
 from quantize.progress import Progress
 from quantize.sources.resolve import resolve
@@ -35,13 +36,20 @@ _TASK = "measuring quality"
 
 
 def run(
-    model: str, data: Path | None, *, rotated: bool, threads: int, progress: Progress, seed: int = SEED
+    model: str,
+    data: Path | None,
+    *,
+    rotated: bool,
+    threads: int,
+    progress: Progress,
+    seed: int = SEED,
+    export: Export = export_graph,
 ) -> dict[str, Any]:
-    """Builds what is missing, measures, and returns the document to print."""
+    """Builds what is missing, measures, and returns the document to print. `export` makes the graphs."""
     text = evaluation_text(data, seed)
     progress.note(f"evaluating on {text.name}")
     source = resolve(MODELS.get(model, model), progress)
-    rivals = prepare(source, rotated=rotated, seed=seed, threads=threads, progress=progress)
+    rivals = prepare(source, rotated=rotated, seed=seed, threads=threads, progress=progress, export=export)
     first, tracks, positions = _measure(rivals, text, threads=threads, seed=seed, progress=progress)
     return {
         "model": source.name,

@@ -20,6 +20,7 @@ from weir.demo.questions import load as load_questions
 
 if TYPE_CHECKING:
     from quantize.evaluation import Evaluation
+    from quantize.export import Export
     from quantize.nest import Nester
     from release.manifest import Manifest
 
@@ -60,8 +61,8 @@ class Built:
     report: Path | None = None
 
 
-def build(order: Order, progress: Any) -> Built:
-    """Builds `order.out`. What fails in between leaves nothing there.
+def build(order: Order, progress: Any, *, export: Export | None = None) -> Built:
+    """Builds `order.out`. What fails in between leaves nothing there. `export` makes the graph, if not the usual way.
 
     Raises QualityRefused where the release does not keep its bounds.
     """
@@ -81,7 +82,8 @@ def build(order: Order, progress: Any) -> Built:
     draft = order.out.with_name(f".{order.out.name}-making")
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        manifest = _release(order, draft, source, watched, "" if cloud is None else cloud.name, progress)
+        _release(order, draft, source, watched, "" if cloud is None else cloud.name, progress, export)
+        manifest = _tried(draft, progress)
         evaluation, told = None, None
         if measurement is not None:
             # Before the calibration, which takes longer: a release that is refused need not be calibrated.
@@ -114,10 +116,11 @@ def _nester(method: Method, folder: Path, text: str, progress: Any) -> Nester:
     return Compensating(read_source(folder), text, threads=_threads(), progress=progress)
 
 
-def _release(order: Order, draft: Path, source: Any, nester: Nester, cloud: str, progress: Any) -> Manifest:
-    """Builds the release and tries it out, so that nodes can do the same and compare."""
+def _release(
+    order: Order, draft: Path, source: Any, nester: Nester, cloud: str, progress: Any, export: Export | None
+) -> None:
     from quantize.build import build_release
-    from quantize.selftest import record_self_tests
+    from quantize.export import export_graph
 
     build_release(
         source.folder,
@@ -128,7 +131,14 @@ def _release(order: Order, draft: Path, source: Any, nester: Nester, cloud: str,
         nester=nester,
         progress=progress,
         threads=_threads(),
+        export=export or export_graph,
     )
+
+
+def _tried(draft: Path, progress: Any) -> Manifest:
+    """Writes down what the release answers, so that nodes can try the same and compare."""
+    from quantize.selftest import record_self_tests
+
     return record_self_tests(draft, threads=_threads(), progress=progress)
 
 
