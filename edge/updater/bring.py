@@ -69,11 +69,12 @@ class Bringer:
         plan = await in_thread(self._planned, coming.manifest)
         self._tell_plan(target, plan)
         if plan.fetch is None:
-            if plan.reason is TransferReason.NO_ROOM and await self.make_room():
+            if plan.reason is not TransferReason.NO_ROOM:
+                return False
+            # Where what must stay free is gone already, what has come is in the way itself.
+            if await self.make_room(last_resort=self._parts.store.spare() == 0):
                 return True
-            if plan.reason is TransferReason.NO_ROOM:
-                raise OutOfSpace(plan.text)
-            return False
+            raise OutOfSpace(plan.text)
         try:
             await self._part(coming, plan.fetch)
         except Superseded:

@@ -74,8 +74,9 @@ class HttpSource:
         return self._url
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
     async def get(self, path: str, most_bytes: int) -> bytes:
         parts: list[bytes] = []
