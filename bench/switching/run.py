@@ -102,10 +102,12 @@ def measure(plan: Plan, told: Callable[[str], None] = lambda _what: None) -> dic
 
 
 def _budget(plan: Plan, beside: Way) -> int:
-    """A little less than what either change of precision takes with the old weights in place."""
-    manifest, taken = read_manifest(plan.release), beside.resident_bytes
-    four, eight = (load_bytes(manifest, bits, slots=plan.slots, prefill_chunk=_PREFILL_CHUNK) for bits in (4, 8))
-    return min(taken[STEADY] + eight, taken[UPGRADE] + four) - _SHORT_BY
+    """A little less than what 8-bit weights take while they load beside 4-bit ones.
+
+    Loading 4-bit weights beside 8-bit ones may take less than loading 8-bit ones alone; then there is room for it.
+    """
+    eight = load_bytes(read_manifest(plan.release), 8, slots=plan.slots, prefill_chunk=_PREFILL_CHUNK)
+    return beside.resident_bytes[STEADY] + eight - _SHORT_BY
 
 
 async def _pass(plan: Plan, second: Path, budget: int | None, told: Callable[[str], None]) -> Way:
@@ -116,7 +118,7 @@ async def _pass(plan: Plan, second: Path, budget: int | None, told: Callable[[st
     async with node(releases / "first", slots=plan.slots, threads=plan.threads, memory_budget_bytes=budget) as running:
         load = OpenLoop(running.inference, ask, Pace(plan.per_minute, plan.seed), deadline_s=plan.deadline_s)
         async with load:
-            await asyncio.sleep(_WARM_UP_S)
+            await asyncio.sleep(min(_WARM_UP_S, plan.seconds / 4))
             for phase in PHASES:
                 told(phase)
                 load.phase(phase)

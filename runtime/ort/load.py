@@ -45,13 +45,13 @@ def load_model(
     `capacity` is in tokens per slot, at most the model's own context. Raises ReleaseError or GraphError.
     """
     began = time.monotonic()
-    graph, arrays = release.graph(precision), release.initializers(precision)
+    graph, arrays = release.graph(precision), _initializers(release, precision)
     digest = weight_digest(graph, arrays)
     packed = Packed(arrays)
     session = OrtSession(graph, arrays, threads)
     capacity = min(capacity, release.manifest.architecture.context_length)
     steps = OrtStepModel(session, slots, capacity, min(prefill_chunk, capacity))
-    _give_back(steps, packed, lambda: release.initializers(precision))
+    _give_back(steps, packed, lambda: _initializers(release, precision))
     drop_file_pages(arrays)
     try_out(steps, precision, release.manifest.self_tests, cpu_class())
     trim()
@@ -67,3 +67,8 @@ def _give_back(steps: OrtStepModel, packed: Packed, again: Callable[[], Mapping[
     if not np.array_equal(before, first_logits(steps), equal_nan=True):
         _log.info("the kernels of this box read weights as they are fed: %d MiB stay", packed.bytes >> 20)
         packed.put_back(again())
+
+
+def _initializers(release: Release, precision: int) -> dict[str, Any]:
+    """Over maps of their own, so that files from which weights were made are not mapped any longer than that."""
+    return Release(release.path, release.manifest).initializers(precision)
