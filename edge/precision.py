@@ -72,6 +72,7 @@ class PrecisionLoop:
     def __init__(self, parts: PrecisionParts, settings: PrecisionLoopSettings) -> None:
         self._parts, self._settings = parts, settings
         self._plan: PrecisionPlan | None = None
+        self._release = ""  # that the plan is of
         self._failed_at = -math.inf
         self._told: PrecisionPlan | None = None
         self._rehearsed: tuple[_Rehearsed, Mapping[int, LatencyEstimate]] = (("", frozenset()), {})  # and how it went
@@ -96,6 +97,8 @@ class PrecisionLoop:
             return  # what is served may just have changed hands; plan next time
         now = parts.clock()
         before = self._plan or PrecisionPlan(served.precision, now)
+        if served.release != self._release:  # what was wanted of another release says nothing of this one
+            self._release, before = served.release, replace(before, wanted=None)
         figures = tuple(self._figures(served, bits) for bits in self._of_release(served))
         around = Surroundings(parts.outlook.link(), parts.outlook.view(1), parts.both_fit())
         plan = self._plan = plan_precision(before, figures, around, self._usual(), now)

@@ -152,6 +152,8 @@ class Case:
         return TransferPlan(None, reason, why, at=self.now)
 
     def _how(self, part: Part, rate: float | None, share: float) -> str:
+        if self.missing(part) == 0:
+            return "; all of it is here already"  # other releases share it
         pace = "at full rate" if share >= 1 else f"at {share:.0%} of the link"
         text = f"; {size(self.missing(part))} to go {pace}"
         if rate is not None:
@@ -190,7 +192,7 @@ def eight_is_too_big(case: Case) -> TransferPlan | None:
 
 def budget_is_spent(case: Case) -> TransferPlan | None:
     """Not a byte above the day's budget, whatever for."""
-    if case.budget_left != 0:
+    if case.budget_left != 0 or case.missing(case.first or "eight") == 0:
         return None
     day, spent = case.settings.bytes_per_day or 0, case.view.spent_today_bytes
     text = f"{size(spent)} of {size(day)} a day are used up: more tomorrow, or raise bytes_per_day"

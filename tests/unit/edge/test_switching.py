@@ -280,6 +280,24 @@ async def test_eight_that_is_not_here_is_wanted_and_held_once_it_is(root: Path) 
     assert node.control.asked == [("", 8)]
 
 
+async def test_what_was_wanted_of_another_release_is_forgotten(root: Path) -> None:
+    first, second = write_release(root / "a", version="1.0.0"), write_release(root / "b", version="1.1.0")
+    node = Node(root, first)
+    text = write(dataclasses.replace(first, precisions=(4,)))
+    (root / "a" / MANIFEST_NAME).write_text(text)
+    node.calibrated.update([found.manifest for found in list_releases(root).found])
+    release = next(found.manifest.id for found in list_releases(root).found if found.path.name == "a")
+    node.engine.model = dataclasses.replace(node.engine.model, release=release, precision=4, precisions_available=(4,))
+    await node.local.refresh()
+    await node.loop.step()
+    assert node.loop.plan is not None
+    assert (node.loop.plan.wanted, node.loop.plan.reason) == (4, "only_one")
+    node.engine.model = dataclasses.replace(node.engine.model, release=second.id)
+    await node.local.refresh()
+    await node.loop.step()
+    assert (node.loop.plan.wanted, node.loop.plan.reason) == (8, "not_here_yet")
+
+
 async def test_eight_that_was_pinned_is_held_once_it_is_here(root: Path) -> None:
     node = Node(root, calibrated_release(root / "a", "1.0.0"), pinned=8)
     four_alone(node)

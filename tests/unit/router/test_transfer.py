@@ -113,6 +113,13 @@ def test_a_budget_bounds_what_is_fetched_and_then_stops_it() -> None:
     assert spent.text == "60.0 MB of 50.0 MB a day are used up: more tomorrow, or raise bytes_per_day"
 
 
+def test_a_part_that_other_releases_share_costs_no_budget() -> None:
+    shared = replace(EMPTY, four_missing_bytes=0)
+    planned = plan(shared, replace(SERVING, spent_today_bytes=9), bytes_per_day=9)
+    assert (planned.fetch, planned.most_bytes) == ("four", 0)
+    assert planned.text == f"another release serves until {EMPTY.release} can; all of it is here already"
+
+
 def test_a_full_disk_is_not_begun_with() -> None:
     planned = plan(FOUR_HERE, replace(SERVING, disk_free_bytes=69_999_999))
     assert (planned.fetch, planned.reason) == (None, TransferReason.NO_ROOM)
