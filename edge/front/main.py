@@ -81,7 +81,14 @@ class Front:
         activator = Activator(control, self.local, sink, clock, _memory(config))
         rehearsal = Rehearsal(engine, activator, clock) if config.rehearse and config.upstream else None
         planning = PrecisionParts(
-            self.local, self.state, calibrated, activator, sink, clock, _both_fit(calibrated), rehearsal
+            self.local,
+            self.state,
+            calibrated,
+            activator,
+            sink,
+            clock,
+            _both_fit(calibrated, config.memory_budget_bytes),
+            rehearsal,
         )
         self.precision = PrecisionLoop(planning, _precision_settings(config))
         own_releases = config.releases_dir if config.store_dir is None else None
@@ -185,12 +192,13 @@ def _memory(config: EdgeConfig) -> Callable[[InForce], None]:
     return (lambda last: remember(run_dir, last)) if config.store_dir is None else (lambda _last: None)
 
 
-def _both_fit(calibrated: Calibrated) -> Callable[[], bool]:
-    """Whether memory holds the largest release at both precisions, as far as can be told now."""
+def _both_fit(calibrated: Calibrated, budget: int | None) -> Callable[[], bool]:
+    """Whether free memory and the budget hold the largest release at both precisions, as far as can be told now."""
 
     def fit() -> bool:
         sizes = (sum(entry.bytes for entry in manifest.files) for manifest in calibrated.manifests)
-        return free_bytes() > 2 * max(sizes, default=0)
+        needed = 2 * max(sizes, default=0)
+        return free_bytes() > needed and (budget is None or budget > needed)
 
     return fit
 
