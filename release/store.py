@@ -73,9 +73,12 @@ class Store:
             self._disk.folder(folder)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Waits for every other process that adds releases to this store or clears it up."""
-        with (self.root / ".lock").open("ab") as handle:
+    def locked(self, what: str = "") -> Iterator[None]:
+        """Waits for every other process that adds releases to this store or clears it up.
+
+        `trust` is a lock of its own, for the metadata.
+        """
+        with (self.root / f".{what}{'.' if what else ''}lock").open("ab") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 

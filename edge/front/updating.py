@@ -85,7 +85,7 @@ def make_updating(config: EdgeConfig, around: Around, suspicious: Suspicious) ->
     parts = UpdaterParts(
         store,
         # The repository is asked first for what is offered: a sibling may be behind. For files it is the last.
-        Catalogues(store.trust, config.trusted_root, (*repository, *siblings), sink, clock, now=_now),
+        Catalogues(store, config.trusted_root, (*repository, *siblings), sink, clock, now=_now),
         Fetcher(store, (*siblings, *repository), sink, clock, uniform),
         trials,
         Ledger(config.store_dir / _SPENT_NAME, _now),

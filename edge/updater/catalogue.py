@@ -18,6 +18,7 @@ from edge.updater.events import CatalogueRefused, CatalogueTaken, UpdaterSink
 from edge.updater.sources import Source
 from edge.updater.threads import in_thread, stoppable
 from release.errors import ReleaseError
+from release.store import Store
 from release.trust.client import Catalogue, TrustClient
 from release.trust.errors import FetchFailed
 
@@ -29,7 +30,7 @@ class Catalogues:
 
     def __init__(
         self,
-        folder: Path,
+        store: Store,
         trusted_root: Path | None,
         sources: Sequence[Source],
         sink: UpdaterSink,
@@ -38,7 +39,7 @@ class Catalogues:
         now: Callable[[], datetime],
     ) -> None:
         """`sources` in the order in which they are asked for metadata. Reads the root and what is known: blocking."""
-        self._folder, self._root, self._sources = folder, trusted_root, tuple(sources)
+        self._store, self._root, self._sources = store, trusted_root, tuple(sources)
         self._sink, self._clock, self._now = sink, clock, now
         self._client: TrustClient | None = None
         self._told: dict[str, str] = {}
@@ -46,7 +47,8 @@ class Catalogues:
         self.problem = ""
 
     async def load(self) -> None:
-        """Takes what was verified before, so that a node without a network knows what it is offered."""
+        """Takes what was verified before, here or by an import, so that a node without a network knows its offers."""
+        self._client = None  # what another process has verified since is read anew
         try:
             client = await in_thread(self._trust)
             if client is not None:
@@ -67,11 +69,18 @@ class Catalogues:
                 continue
             self._take(source, taken)
             return True
+        await self.load()
         return False
 
     async def _ask(self, client: TrustClient, source: Source, moved: Callable[[int, Source], None]) -> Catalogue:
         bridge = _Bridge(source, asyncio.get_running_loop(), moved)
-        return await stoppable(bridge.stop, client.refresh, bridge, self._now())
+        now = self._now()
+
+        def work() -> Catalogue:
+            with self._store.locked("trust"):
+                return client.refresh(bridge, now)
+
+        return await stoppable(bridge.stop, work)
 
     def _take(self, source: Source, taken: Catalogue) -> None:
         before, self.known, self.problem = self.known, taken, ""
@@ -89,7 +98,7 @@ class Catalogues:
 
     def _trust(self) -> TrustClient | None:
         if self._client is None and self._root is not None:
-            self._client = TrustClient(self._folder, self._root.read_bytes())
+            self._client = TrustClient(self._store.trust, self._root.read_bytes())
         return self._client
 
 

@@ -84,7 +84,7 @@ class UpdatingNode:
         parts = UpdaterParts(
             self.store,
             Catalogues(
-                self.store.trust,
+                self.store,
                 self.trusted_root,
                 self.made[::-1],
                 self.events,

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
-from release.manifest import MANIFEST_NAME, Manifest
+from release.manifest import MANIFEST_NAME, Manifest, graph_name
 from release.repository.publish import publish, withdraw
 from tests.fakes.repository import Site
 from tests.fakes.small_chunks import in_small_chunks
@@ -49,6 +49,13 @@ class Registry:
         manifest = in_small_chunks(source or self.tiny, folder, version, chunk_bytes)
         publish(self.site.desk, folder, allow_unmeasured=True)
         return manifest
+
+    def broken(self, version: str) -> Path:
+        """A copy of the release whose 4-bit graph is none, and signed for all that."""
+        folder = self.folder / "broken" / version
+        shutil.copytree(self.tiny, folder)
+        (folder / graph_name(4)).write_bytes(b"this is no graph")
+        return folder
 
     def manifest_bytes(self, manifest: Manifest) -> int:
         return (self.folder / "built" / manifest.version / MANIFEST_NAME).stat().st_size
@@ -111,6 +118,10 @@ class StoreNode:
         self._process.wait()
         psutil.wait_procs(children, 10)
         self._process = None
+
+    def ended(self) -> int | None:
+        """The exit code; None while it runs."""
+        return None if self._process is None else self._process.poll()
 
     def stop(self) -> int:
         """With SIGTERM; the exit code."""

@@ -150,21 +150,32 @@ def export(
 @bundle.command("import")
 def take(
     file: Annotated[Path, typer.Argument(help="A bundle.", show_default=False)],
-    repository: Repository,
     root: Annotated[Path, typer.Option(help=_ROOT_HELP, show_default=False)],
+    repository: Annotated[
+        Path | None, typer.Option(envvar="WEIR_REPOSITORY", help="A folder that nodes are served from.")
+    ] = None,
+    store: Annotated[Path | None, typer.Option(help="A node's own store_dir; the node may run.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a bundle as a node would, and lay it into a folder that nodes are served from."""
+    """Check a bundle as a node would, and lay it into a folder to serve, or into one node's store."""
     require("publish", "weir bundle")
+    from release import intake
     from release.bundle import opened
-    from release.repository.mirror import take_in
+    from release.repository import mirror
+    from release.store import Store
     from weir.cli.progress import Bars
 
+    if store is None and repository is None:
+        raise report.BadUse("say where to: --repository DIR (to serve it) or --store DIR (one node's)")
+    done: mirror.Imported | intake.Taken
     with opened(file) as source, Bars(report.err(), quiet=as_json) as bars:
         bars.start("import", None, "bytes")
-        done = take_in(
-            source, repository, root.read_bytes(), datetime.now(UTC), told=lambda count: bars.advance("import", count)
-        )  # fmt: skip
+        content, now = root.read_bytes(), datetime.now(UTC)
+        told = lambda count: bars.advance("import", count)  # noqa: E731
+        if store is not None:
+            done = intake.take_in(Store(store, writer="import"), source, content, now, told=told)
+        elif repository is not None:
+            done = mirror.take_in(source, repository, content, now, told=told)
         bars.finish("import")
     if as_json:
         report.emit({"releases": list(done.releases), "stored_bytes": done.stored_bytes,

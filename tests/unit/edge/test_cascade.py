@@ -44,6 +44,20 @@ async def test_a_confident_answer_stays_on_the_edge() -> None:
     assert node.upstream.requests == []
 
 
+async def test_a_wait_for_other_weights_does_not_count_as_their_slowness() -> None:
+    steps = engine(0.9)
+    steps.step_s = 0.01
+    steps.final = Final("stop", Usage(3, 12), Tier.EDGE, precision=8, timings_ms={"changing": 60_000.0})
+    node = await FakeNode(steps, cloud()).ready()
+    await node.ask(request())
+    assert node.local.latency(8).first_token_s is None, "it had its first word before the wait can have been over"
+    steps.final = replace(steps.final, timings_ms={"changing": 5.0})
+    await node.ask(request())
+    first = node.local.latency(8).first_token_s
+    assert first is not None
+    assert 0.005 <= first < 0.5
+
+
 async def test_an_unsure_answer_goes_up_with_its_draft() -> None:
     node = await FakeNode(engine(0.4), cloud()).ready()
     answer = await node.ask(request())
