@@ -39,7 +39,7 @@ from wire.errors import (
     WeirError,
 )
 from wire.messages import Committed, Delta, Final, GenerateEvent, GenerateRequest
-from wire.service import Call
+from wire.service import CHANGING, Call
 from wire.validate import check_request, commit_prefix
 
 _FINAL_FAULTS = (InvalidRequest, NotFound, Cancelled, DeadlineExceeded)
@@ -136,8 +136,10 @@ class Cascade:
         run.next = self._judge.decide(run, Moment.AFTER)
 
     def _measured(self, attempt: Attempt, final: Final) -> None:
-        first_s = None if attempt.first_at is None else attempt.first_at - attempt.began
-        self._parts.local.answered(final, first_s, (attempt.ended_at or attempt.began) - attempt.began)
+        # A wait for other weights says nothing of how fast these are.
+        began = attempt.began + final.timings_ms.get(CHANGING, 0.0) / 1e3
+        first_s = None if attempt.first_at is None else attempt.first_at - began
+        self._parts.local.answered(final, first_s, (attempt.ended_at or began) - began)
 
     async def _answer(self, run: Run, decision: Decision) -> AsyncGenerator[GenerateEvent, None]:
         """The edge's answer, or what of it was not shown yet."""

@@ -15,6 +15,9 @@ from typing import Protocol
 from wire.deadline import Deadline
 from wire.messages import Activation, Description, EngineStatus, GenerateEvent, GenerateRequest
 
+# In a Final's timings, beside the stages: ms the request waited while the engine's weights were changed.
+CHANGING = "changing"
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -45,7 +45,7 @@ from wire.messages import (
     Tier,
     Usage,
 )
-from wire.service import Call
+from wire.service import CHANGING, Call
 from wire.validate import RequestLimits, check_request
 
 _SIGNAL_FIELDS = tuple(Signals.__dataclass_fields__)
@@ -138,12 +138,14 @@ class EngineService:
             yield Delta(event.text)
         timings = {
             "tokenize": (submitted - began - waited_s) * 1e3,
-            "queue": event.queue_ms + waited_s * 1e3,
+            "queue": event.queue_ms,
             "prefill": event.prefill_ms,
             "decode": event.decode_ms,
             "ttft": ttft * 1e3,
             "total": (time.monotonic() - began) * 1e3,
         }
+        if waited_s:
+            timings[CHANGING] = waited_s * 1e3
         yield self._final(event, request, len(job.prompt_ids), timings)
 
     def _final(self, ended: Ended, request: GenerateRequest, prompt_tokens: int, timings: dict[str, float]) -> Final:
