@@ -7,6 +7,7 @@ most machines run one role.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import sys
@@ -22,6 +23,7 @@ from weir.cli import report
 from weir.cli.extras import EXTRAS, missing
 
 _PACKAGES = ("weir-inference", "grpcio", "protobuf", "pydantic", "onnxruntime", "tokenizers", "torch", "transformers")
+_STATUS_NAME = "status.json"  # edge.updater.status writes it
 _REQUIRED = {"edge": ("releases_dir",), "engine": ("model_dir",), "admin": ("token",), "gateway": ()}
 
 
@@ -48,7 +50,21 @@ def examine(config: Path | None) -> dict[str, Any]:
         "machine": _machine(),
         "settings": settings,
         "endpoints": asyncio.run(_reach(_endpoints(settings))),
+        "updates": _updates(settings),
     }
+
+
+def _updates(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the updater of this machine's node last said; empty where there is none."""
+    store = _value(settings, "edge", "store_dir")
+    if store in ("", "None"):
+        return {}
+    try:
+        return dict(json.loads((Path(store) / _STATUS_NAME).read_text()))
+    except FileNotFoundError:
+        return {"problem": f"no node has run on {store} yet"}
+    except (OSError, ValueError) as error:
+        return {"problem": f"{store}: {error}"}
 
 
 def _versions(names: Iterable[str]) -> dict[str, str | None]:
@@ -161,6 +177,25 @@ def _draw(found: Mapping[str, Any]) -> None:
     for name, state in found["endpoints"].items():
         table.add_row(name, state["address"], state["state"], state["detail"])
     console.print(table)
+    if found["updates"]:
+        _draw_updates(found["updates"])
+
+
+def _draw_updates(status: Mapping[str, Any]) -> None:
+    """What the node holds, fetches and lacks, as it last wrote it."""
+    table = Table(title="updates", title_justify="left", show_header=False, box=None, pad_edge=False)
+    for key in ("at", "model", "wanted", "why", "refused", "current", "previous", "trial", "plan", "clock", "problem"):
+        if status.get(key):
+            table.add_row(key, report.escape(str(status[key])))
+    for release, bits in dict(status.get("held", {})).items():
+        table.add_row("held", report.escape(f"{release} at {', '.join(map(str, bits))} bits"))
+    for release, reason in dict(status.get("bad", {})).items():
+        table.add_row("bad", report.escape(f"{release}: {reason}"))
+    fetching = status.get("fetching") or {}
+    if fetching:
+        left = f"{fetching['missing_bytes']} bytes of the {fetching['part']} part to go"
+        table.add_row("fetching", report.escape(f"{fetching['file']} of {fetching['release']}: {left}"))
+    report.out().print("", table)
 
 
 def _draw_section(name: str, section: Mapping[str, Any]) -> None:

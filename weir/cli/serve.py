@@ -31,6 +31,9 @@ admin = typer.Typer(name="admin", no_args_is_help=True, help="Releases and which
 @edge.command("serve")
 def serve_edge(
     releases_dir: Annotated[Path | None, typer.Option(help="A release, or a folder that holds releases.")] = None,
+    store_dir: Annotated[Path | None, typer.Option(help="Where the updater keeps releases.")] = None,
+    repository: Annotated[str | None, typer.Option(help="URL or folder that releases come from.")] = None,
+    trusted_root: Annotated[Path | None, typer.Option(help="root.json to believe; see weir keys.")] = None,
     model: Annotated[str | None, typer.Option(help="Served name; default: the release's.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, 4 or 8.")] = None,
     upstream: Annotated[str | None, typer.Option(help="host:port of the next tier up.")] = None,
@@ -49,11 +52,34 @@ def serve_edge(
     from edge.launcher import run
 
     flags = {
-        "releases_dir": releases_dir, "model": model, "precision": precision, "upstream": upstream,
+        "releases_dir": releases_dir, "store_dir": store_dir, "repository": repository,
+        "trusted_root": trusted_root, "model": model, "precision": precision, "upstream": upstream,
         "upstream_model": upstream_model, "http_address": http_address, "grpc_address": grpc_address,
         "threads": threads, "node": node,
     }  # fmt: skip
     _serve(EdgeConfig, run, config, flags, sets, as_json)
+
+
+@edge.command("retry")
+def retry(
+    release: Annotated[str, typer.Argument(help="A release id that is bad on this node.", show_default=False)],
+    store_dir: Annotated[Path, typer.Option(help="The node's store_dir; the node may run.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Let a node try a release again that it has given up."""
+    require("edge", "weir edge retry")
+    from edge.slot_file import SlotFile
+
+    file = SlotFile(store_dir)
+    known = [model for model in file.models() if release in file.read(model).bad]
+    if not known:
+        raise report.BadUse(f"{release} is not bad in {store_dir}: see weir doctor, or status.json there")
+    for model in known:
+        file.change(model, lambda slots: slots.forgiven(release))
+    if as_json:
+        report.emit({"retried": release, "models": known})
+    else:
+        report.out().print(f"{release} may be tried again", markup=False)
 
 
 @cloud.command("serve")

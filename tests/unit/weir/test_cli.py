@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from edge.slot_file import SlotFile
 from tests.fakes.inference import FakeInference
 from tests.unit.weir.serving import served
 from tests.unit.weir.test_client import EDGE_FINAL
@@ -201,3 +202,32 @@ def test_the_doctor_draws_what_it_found(monkeypatch: pytest.MonkeyPatch, capsys:
     said = capsys.readouterr().out
     for word in ("cpu_class", "endpoints", "does not answer", "[gateway]"):
         assert word in said
+
+
+def test_the_doctor_tells_what_the_updater_is_doing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = {
+        "at": "2026-01-01T00:00:00", "wanted": "m@1.0.0+a",
+        "held": {"m@0.9.0+b": [4]}, "bad": {"m@1.1.0+c": "it [crashed]"},
+        "fetching": {"file": "plane.lo.bin", "release": "m@1.0.0+a", "missing_bytes": 7, "part": "eight"},
+        "problem": "",
+    }  # fmt: skip
+    monkeypatch.setenv("WEIR_EDGE__STORE_DIR", str(tmp_path))
+    monkeypatch.setenv("WEIR_EDGE__GRPC_ADDRESS", FREE)
+    assert main(["doctor", "--json"]) == 0
+    assert "no node has run" in json.loads(capsys.readouterr().out)["updates"]["problem"]
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    for part in ("m@1.0.0+a", "m@0.9.0+b at 4 bits", "it [crashed]", "plane.lo.bin"):
+        assert part in text
+
+
+def test_a_release_that_was_given_up_may_be_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slots = SlotFile(tmp_path)
+    slots.change("m", lambda now: now.offered("m@1.0.0+a").failed("it crashed"))
+    assert main(["edge", "retry", "m@2.0.0+b", "--store-dir", str(tmp_path)]) == 2
+    assert main(["edge", "retry", "m@1.0.0+a", "--store-dir", str(tmp_path), "--json"]) == 0
+    assert '"retried": "m@1.0.0+a"' in capsys.readouterr().out
+    assert not slots.read("m").bad
