@@ -9,7 +9,7 @@ waits for something. Must not know how an engine is started.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -105,19 +105,17 @@ class StoreStarts:
 
     def __init__(self, config: EdgeConfig, store: Store, slots: SlotFile, sink: UpdaterSink, clock: Clock) -> None:
         self._config, self._store, self._slots, self._sink, self._clock = config, store, slots, sink, clock
+        self._unsaved: dict[str, Slots] = {}  # what a full disk could not take
 
     def there(self) -> bool:
         model, here = self._here()
-        return (
-            bool(_settled(self._slots.read(model), here, self._config.release_pin).to_start) or self._seed() is not None
-        )
+        return bool(_settled(self._read(model), here, self._config.release_pin).to_start) or self._seed() is not None
 
     def next(self) -> Start:
         model, here = self._here()
-        before = self._slots.read(model)
-        slots = before
+        before = slots = self._read(model)
         if here or before.held:
-            slots = self._slots.change(model, lambda now: _settled(now, here, self._config.release_pin).starting())
+            slots = self._change(model, lambda now: _settled(now, here, self._config.release_pin).starting())
         self._tell(model, before, slots)
         found = here.get(slots.to_start) or self._seed()
         if found is None:
@@ -126,23 +124,36 @@ class StoreStarts:
 
     def ended(self, detail: str, *, unusable: bool) -> bool:
         model, here = self._here()
-        before = self._slots.read(model)
-        if not unusable:
-            self._slots.change(model, Slots.crashed)
+        before, reason = self._read(model), self._reason() or detail
+        if not unusable or "memory" in reason:  # too little of that is no fault of the release, at first
+            self._change(model, Slots.crashed)
             return True
         if not before.to_start:
             return False  # the seed itself cannot be served
-        reason = f"the engine refused it: {self._reason() or detail}"
-        after = self._slots.change(
-            model, lambda now: (now.failed(reason) if now.trial else now.lost(reason)).among(here)
-        )
+        reason = f"the engine refused it: {reason}"
+        after = self._change(model, lambda now: (now.failed(reason) if now.trial else now.lost(reason)).among(here))
         self._tell(model, before, after)
         return True
 
     def stopped(self) -> None:
         model, _ = self._here()
-        if self._slots.read(model).trial:
-            self._slots.change(model, Slots.stopped)
+        if self._read(model).trial:
+            self._change(model, Slots.stopped)
+
+    def _read(self, model: str) -> Slots:
+        return self._unsaved.get(model) or self._slots.read(model)
+
+    def _change(self, model: str, how: Callable[[Slots], Slots]) -> Slots:
+        """What cannot be written holds as long as this process: a full disk must keep no engine from starting."""
+        unsaved = self._unsaved.get(model)
+        try:
+            after = self._slots.change(model, lambda now: how(unsaved or now))
+        except OSError as error:
+            _log.warning("the slots could not be written: %s", error)
+            after = self._unsaved[model] = how(self._read(model))
+        else:
+            self._unsaved.pop(model, None)
+        return after
 
     def _here(self) -> tuple[str, Mapping[str, Found]]:
         found = self._store.found()

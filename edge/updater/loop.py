@@ -74,7 +74,7 @@ class Updater:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await in_thread(self._parts.store.prepare)
+        await self._prepare()
         await self._parts.catalogues.load()
         try:
             async with asyncio.TaskGroup() as loops:
@@ -84,6 +84,15 @@ class Updater:
         finally:
             with contextlib.suppress(OSError):
                 self._parts.ledger.save(at_once=True)
+
+    async def _prepare(self) -> None:
+        while True:
+            try:
+                return await in_thread(self._parts.store.prepare)
+            except OSError as error:
+                self._problem = str(error)
+                self._keep("", str(error))
+                await self._rest(1)
 
     # --- the catalogue
 

@@ -152,3 +152,30 @@ def test_pinned_eight_starts_with_what_is_here(tmp_path: Path) -> None:
     for name in (PLANE_LO, "graph.8.onnx"):
         (folder / name).write_bytes(b"")
     assert launching.start()[1] == 8
+
+
+def test_a_full_disk_keeps_no_engine_from_starting(tmp_path: Path) -> None:
+    def full(_operation: str, path: Path) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    launching = Launching(tmp_path)
+    old = launching.add("1.0.0")
+    launching.slots.change("tiny", lambda _slots: Slots(current=old.id))
+    new = launching.add("2.0.0")
+    launching.slots.change("tiny", lambda slots: slots.offered(new.id))
+    slots = SlotFile(tmp_path / "store", QuickDisk(full))
+    launching.starts = StoreStarts(launching.config, launching.store, slots, launching.events, lambda: 0.0)
+    for _ in range(2):
+        assert launching.start()[0] == new.id
+        launching.crash()
+    assert launching.start()[0] == old.id
+
+
+def test_too_little_memory_is_not_held_against_what_served(tmp_path: Path) -> None:
+    launching = Launching(tmp_path)
+    manifest = launching.add("1.0.0")
+    launching.slots.change("tiny", lambda _slots: Slots(current=manifest.id))
+    launching.start()
+    launching.refuse("there is too little memory for these weights")
+    assert launching.start()[0] == manifest.id
+    assert not launching.now.bad
