@@ -1,8 +1,8 @@
 """The releases that are compared: the best nested one, and plain rounding to nearest at 4 and at 8 bits.
 
 All three have the same layout, block size, head and embedding, so that their bytes can be compared. The
-8-bit rival is not the nested one's upper half: it rounds every weight at 8 bits with a scale of its own.
-They are built once and kept in the cache under a digest of the source and of the code that builds.
+8-bit rival is not a nested one's upper half: it rounds every weight at 8 bits with a scale of its own.
+They are built once and kept in the cache under a digest of what they are made of and of the code that builds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -24,86 +24,73 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.quality.rotate import rotate_model
-from quantize.architecture import SourceModel, read_source
-from quantize.build import build_release
-from quantize.calibration_text import read_text
-from quantize.compensate import Compensating
-from quantize.export import Export, export_graph
 from quantize.layout import WeightFile
 from quantize.nest import Nested, Nester, RoundToNearest, round_to_nearest
 from quantize.progress import Progress
 from quantize.sources.cache import Cache
-from quantize.sources.resolve import Source
 from release.folder import MATRIX_PARTS, Release, describe_file, open_release
 from release.manifest import BASE, MANIFEST_NAME, PLANE_HI, PLANE_LO, Tensor, graph_name, sealed, write
 from release.planes import Floats
 
-_EIGHT = 8
-_CODE = ("quantize", "release", "bench.quality")
+EIGHT = 8
+SOURCE = "source"  # the folder beside the rivals that holds a float model made for them
+_CODE = ("quantize", "quantize.encoder", "release", "bench.quality")
 # Modules of those packages that leave a built release as it is.
 _AFTER_THE_BUILD = frozenset(
     ("agreement", "calibrate", "edge_answers", "evaluate", "evaluation", "evaluation_text", "fit", "gates", "items",
      "levels", "measure", "progress", "quality_plots", "quality_report", "reference", "run", "sealing", "selftest",
-     "subjects", "text", "verdicts", "weight_errors")
+     "subjects", "text", "weight_errors")
 )  # fmt: skip
-_TOOLS = ("onnxruntime", "onnxruntime-genai", "torch", "transformers")
+_TOOLS = ("onnxruntime", "onnxruntime-genai", "scikit-learn", "torch", "transformers")
 
 
 @dataclass(frozen=True, slots=True)
 class Rivals:
-    """Three releases and the float32 folder that all of them were built from."""
+    """Three releases and the folder they lie in."""
 
-    source: Path
+    folder: Path
     nested: Release
     rounded: Release  # to nearest at 4 bits, with the residual that makes a nested 8-bit weight of it
     eight: Release  # to nearest at 8 bits, never nested
 
+    def named(self) -> tuple[tuple[str, Release, int], ...]:
+        """What is compared, under the names it is reported by."""
+        return (
+            ("int8_rtn", self.eight, 8),
+            ("nested8", self.nested, 8),
+            ("int4_rtn", self.rounded, 4),
+            ("nested4", self.nested, 4),
+        )
 
-def prepare(
-    source: Source, *, rotated: bool, seed: int, threads: int, progress: Progress, export: Export = export_graph
-) -> Rivals:
-    """The rivals made from `source`, or from its rotated twin; from the cache where they are there."""
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """How a model's releases are made: `release` builds one at a folder, with the nester it is given, or its best."""
+
+    release: Callable[[Path, Nester | None], None]
+
+
+def kept(name: str, recipe: Mapping[str, Any], prepare: Callable[[Path], Build], progress: Progress) -> Rivals:
+    """The rivals of that recipe, from the cache where they are there; `prepare` readies the folder they go to."""
     cache = Cache.from_environment(os.environ)
-    prefix = f"bench-quality-{source.name}{'-rotated' if rotated else ''}-"
-    key = prefix + _digest(source, rotated, seed)
+    prefix = f"bench-quality-{name}-"
+    key = prefix + _digest(recipe)
     with cache.locked(key, progress):
         if not cache.folder(key).is_dir():
             with cache.making(key) as draft:
-                folder = _source(source, draft, rotated=rotated, seed=seed)
-                _build(folder, draft, source.name.lower(), threads=threads, progress=progress, export=export)
+                _build(draft, prepare(draft))
             _drop_old(cache, prefix, key)
     made = cache.folder(key)
-    nested, rounded, eight = (open_release(made / name, verify=False) for name in ("nested", "rounded", "eight"))
-    return Rivals(made / "source" if rotated else source.folder, nested, rounded, eight)
+    return Rivals(made, *(open_release(made / part, verify=False) for part in ("nested", "rounded", "eight")))
 
 
-def _source(source: Source, draft: Path, *, rotated: bool, seed: int) -> Path:
-    if not rotated:
-        return source.folder
-    rotate_model(source.folder, draft / "source", seed=seed)
-    return draft / "source"
-
-
-def _build(folder: Path, draft: Path, name: str, *, threads: int, progress: Progress, export: Export) -> None:
-    work, recorded = draft / "exported", draft / "eight.bin"
-    graphs: list[Path] = []
-
-    def once(model: SourceModel, _: Path, *, threads: int) -> Path:
-        if not graphs:
-            work.mkdir()
-            graphs.append(export(model, work, threads=threads))
-        return graphs[0]
-
-    def build(nester: Nester, out: Path) -> None:
-        build_release(folder, out, name=name, nester=nester, progress=progress, threads=threads, export=once)
-
+def _build(draft: Path, how: Build) -> None:
+    recorded = draft / "recorded.bin"
     with WeightFile(recorded) as file:
-        build(_Recording(file), draft / "rounded")
+        how.release(draft / "rounded", _Recording(file))
     _write_eight(open_release(draft / "rounded", verify=False), recorded, file.tensors, draft / "eight")
     recorded.unlink()
-    build(Compensating(read_source(folder), read_text(), threads=threads, progress=progress), draft / "nested")
-    shutil.rmtree(work)
+    how.release(draft / "nested", None)
 
 
 class _Recording:
@@ -122,7 +109,7 @@ class _Recording:
 
     def nest(self, name: str, weight: Floats, block_size: int) -> Nested:
         """See Nester."""
-        eight = round_to_nearest(weight, block_size, _EIGHT)
+        eight = round_to_nearest(weight, block_size, EIGHT)
         self._file.add(f"{name}.q", eight.codes)
         self._file.add(f"{name}.s", eight.scales.astype(np.float16))
         self._file.add(f"{name}.z", eight.zeros)
@@ -133,6 +120,7 @@ def _write_eight(rounded: Release, recorded: Path, places: Sequence[Tensor], out
     """The 8-bit release: what `rounded` keeps outside its matrices, and the recorded matrices, in one file."""
     manifest = rounded.manifest
     nests = {f"{matrix.name}.{part}" for matrix in manifest.matrices for part in MATRIX_PARTS}
+    tables = {f"{matrix.name}.q": matrix for matrix in manifest.matrices if matrix.table}
     out.mkdir()
     for entry in manifest.files:
         if entry.name not in (BASE, PLANE_HI, PLANE_LO, graph_name(4)):
@@ -147,16 +135,18 @@ def _write_eight(rounded: Release, recorded: Path, places: Sequence[Tensor], out
                 base.alias(tensor.name, known[place], tensor.shape)
             else:
                 known[place] = base.add(tensor.name, _read(rounded.path / tensor.file, tensor))
-        tables = {f"{matrix.name}.q": f"{matrix.table}.q" for matrix in manifest.matrices if matrix.table}
         for tensor in places:
-            values, table = _read(recorded, tensor), tables.get(tensor.name)
-            written = base.add(tensor.name, values.reshape(len(values), -1) if table == tensor.name else values)
-            if table is not None and table != tensor.name:
-                base.alias(table, written, (len(values), values[0].size))
+            matrix, values = tables.get(tensor.name), _read(recorded, tensor)
+            if matrix is None:
+                base.add(tensor.name, values)
+            elif matrix.table == matrix.name:  # rows are looked up, and nothing is multiplied
+                base.add(tensor.name, values.reshape(matrix.rows, matrix.columns))
+            else:  # a tied embedding reads the head's own bytes
+                base.alias(f"{matrix.table}.q", base.add(tensor.name, values), (matrix.rows, matrix.columns))
     made = sealed(
         dataclasses.replace(
             manifest,
-            precisions=(_EIGHT,),
+            precisions=(EIGHT,),
             matrices=(),
             tensors=tuple(base.tensors),
             files=tuple(describe_file(path) for path in sorted(out.iterdir())),
@@ -171,16 +161,14 @@ def _read(path: Path, tensor: Tensor) -> NDArray[Any]:
     return values.reshape(tensor.shape)
 
 
-def _digest(source: Source, rotated: bool, seed: int) -> str:
+def _digest(recipe: Mapping[str, Any]) -> str:
     """Twelve hexadecimal digits that change when anything the rivals depend on does."""
-    recipe = {
-        "source": source.sha256,
-        "rotated": seed if rotated else None,
+    whole = {
+        **recipe,
         "code": dict(_code()),
-        "text": hashlib.sha256(read_text().encode()).hexdigest(),
         "tools": {name: importlib.metadata.version(name) for name in _TOOLS},
     }
-    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _code() -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 kl, top1      of int8_rtn, nested8, int4_rtn, nested4: KL(float32 ‖ quantized) in nats, and the share of
               positions with the same likeliest token; both over the same positions
-perplexity    of all of them and of the float32 source
+perplexity    of all of them and of the float32 source; for an encoder: accuracy
 bytes.base       what a 4-bit node fetches of the nested release: everything but the residual and the 8-bit graph
 bytes.residual   what the same node fetches on top to become 8-bit
 bytes.int4/int8  what it would fetch of releases to nearest that were published apart, one per precision
@@ -15,14 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import machine, versions
-from bench.quality.rivals import Rivals, prepare
-from bench.quality.text import EvaluationText, evaluation_text
-from quantize.evaluation_text import LEAST_POSITIONS, SEED, windows
+from bench.quality.decoders import compare_decoders, decoder_rivals
+from bench.quality.encoders import compare_encoders, encoder_rivals, intents
+from bench.quality.errors import MeasurementError
+from bench.quality.rivals import Rivals
+from bench.quality.text import evaluation_text
+from quantize.architecture import read_json
+from quantize.encoder.architecture import FAMILIES as ENCODERS
+from quantize.evaluation_text import SEED
 from quantize.export import Export, export_graph
-from quantize.measure import CHUNK, Track, agreement, walk
 from quantize.progress import Progress
-from quantize.sources.resolve import resolve
-from quantize.subjects import SourceModelInFloat, served
+from quantize.sources.resolve import Source, resolve
+from quantize.verdicts import digest as items_digest
 from release.folder import Release
 from release.manifest import MANIFEST_NAME, PLANE_LO, graph_name
 
@@ -31,8 +35,8 @@ MODELS: Mapping[str, str] = {
     "qwen": "qwen2.5-coder-0.5b-instruct",
     "minilm": "minilm-l6",
 }
-_PACKAGES = ("numpy", "onnx", "onnxruntime", "onnxruntime-genai", "torch", "transformers")
-_TASK = "measuring quality"
+_PACKAGES = ("numpy", "onnx", "onnxruntime", "onnxruntime-genai", "scikit-learn", "torch", "transformers")
+_CLINC = "clinc150 test texts, head fitted on its training texts"
 
 
 def run(
@@ -45,24 +49,30 @@ def run(
     seed: int = SEED,
     export: Export = export_graph,
 ) -> dict[str, Any]:
-    """Builds what is missing, measures, and returns the document to print. `export` makes the graphs."""
-    text = evaluation_text(data, seed)
-    progress.note(f"evaluating on {text.name}")
+    """Builds what is missing, measures, and returns the document to print. `export` makes decoders' graphs."""
     source = resolve(MODELS.get(model, model), progress)
-    rivals = prepare(source, rotated=rotated, seed=seed, threads=threads, progress=progress, export=export)
-    first, tracks, positions = _measure(rivals, text, threads=threads, seed=seed, progress=progress)
+    if read_json(source.folder / "config.json").get("model_type") in ENCODERS:
+        if rotated:
+            raise MeasurementError(
+                f"{source.name} is an encoder, whose LayerNorms no rotation leaves alone: no --rotated"
+            )
+        rivals, found = _encoder(source, data, threads=threads, seed=seed, progress=progress)
+    else:
+        text = evaluation_text(data, seed)
+        progress.note(f"evaluating on {text.name}")
+        rivals, folder = decoder_rivals(
+            source, rotated=rotated, seed=seed, threads=threads, progress=progress, export=export
+        )
+        found = compare_decoders(rivals, folder, text, threads=threads, seed=seed, progress=progress)
+        found |= {"data": text.name, "data_digest": text.digest}
+    recipe = rivals.nested.manifest.recipe
     return {
         "model": source.name,
         "rotated": rotated,
-        "kl": {name: track.kl for name, track in tracks.items()},
-        "top1": {name: agreement(first, track) for name, track in tracks.items()},
-        "perplexity": {"float32": first.perplexity, **{name: track.perplexity for name, track in tracks.items()}},
+        **found,
         "bytes": fetched(rivals),
-        "positions": positions,
-        "method": rivals.nested.manifest.recipe.method,
-        "data": text.name,
-        "data_digest": text.digest,
-        "calibration_text_digest": rivals.nested.manifest.recipe.text_digest,
+        "method": recipe.method,
+        "calibration_text_digest": recipe.text_digest,
         "source_sha256": source.sha256,
         "seed": seed,
         "versions": versions(_PACKAGES),
@@ -70,27 +80,14 @@ def run(
     }
 
 
-def _measure(
-    rivals: Rivals, text: EvaluationText, *, threads: int, seed: int, progress: Progress
-) -> tuple[Track, dict[str, Track], int]:
-    context = rivals.nested.manifest.architecture.context_length
-    stretch = windows(text.text, rivals.source, context=context, least=LEAST_POSITIONS, seed=seed)
-    length = len(stretch[0].inputs)
-    subjects = {
-        name: served(release, bits, capacity=length, chunk=CHUNK, threads=threads)
-        for name, release, bits in (
-            ("int8_rtn", rivals.eight, 8),
-            ("nested8", rivals.nested, 8),
-            ("int4_rtn", rivals.rounded, 4),
-            ("nested4", rivals.nested, 4),
-        )
-    }
-    progress.start(_TASK, length * len(stretch), "steps")
-    first, tracks = walk(
-        SourceModelInFloat(rivals.source, threads), subjects, stretch, told=lambda done: progress.advance(_TASK, done)
-    )
-    progress.finish(_TASK)
-    return first, tracks, length * len(stretch)
+def _encoder(
+    source: Source, data: Path | None, *, threads: int, seed: int, progress: Progress
+) -> tuple[Rivals, dict[str, Any]]:
+    fitted, tested = intents(data, seed)
+    progress.note(f"evaluating on {_CLINC}")
+    rivals = encoder_rivals(source, fitted, threads=threads, progress=progress)
+    found = compare_encoders(rivals, source.folder, tested, threads=threads, progress=progress)
+    return rivals, found | {"data": _CLINC, "data_digest": items_digest(tested)}
 
 
 def fetched(rivals: Rivals) -> dict[str, int]:

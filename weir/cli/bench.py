@@ -50,10 +50,11 @@ def quality(
 def _draw(found: dict[str, Any]) -> None:
     from rich.table import Table
 
-    table = Table("", "KL, nats", "top-1", "perplexity", box=None)
-    table.add_row("float32", "", "", f"{found['perplexity']['float32']:.3f}")
+    measure = "perplexity" if "perplexity" in found else "accuracy"
+    table = Table("", "KL, nats", "top-1", measure, box=None)
+    table.add_row("float32", "", "", f"{found[measure]['float32']:.3f}")
     for name, value in found["kl"].items():
-        table.add_row(name, f"{value:.4f}", f"{found['top1'][name]:.3f}", f"{found['perplexity'][name]:.3f}")
+        table.add_row(name, f"{value:.4f}", f"{found['top1'][name]:.3f}", f"{found[measure][name]:.3f}")
     report.out().print(table)
     sizes = ", ".join(f"{name} {count / 1e6:.1f} MB" for name, count in found["bytes"].items())
     report.out().print(f"{sizes}; {found['positions']} positions of {found['data']}", markup=False, soft_wrap=True)
