@@ -159,12 +159,12 @@ class _Handler(BaseHTTPRequestHandler):
             if state._stopping.is_set():
                 break
             data = body[start : start + piece]
-            self.wfile.write(data)
-            asked.sent += len(data)
             if fault == "trickle":
                 state.wait(0.05)
             elif (rate := state.rate(asked.path)) is not None:
                 time.sleep(len(data) / rate)
+            self.wfile.write(data)
+            asked.sent += len(data)
         while fault == "endless" and not state._stopping.is_set():
             self.wfile.write(b"\0" * _PIECE)
             asked.sent += _PIECE

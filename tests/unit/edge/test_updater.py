@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import random
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from edge.updater.parts import UpdaterSettings
 from release.folder import describe_file, open_release
 from release.manifest import MANIFEST_NAME, PLANE_HI, PLANE_LO, Manifest, read, write
-from release.repository.publish import publish
+from release.repository.publish import publish, withdraw
 from router.transfer import TransferSettings
 from tests.fakes.range_server import FAULTS, RangeServer
 from tests.fakes.releases import write_release
@@ -40,14 +41,14 @@ class Shop:
     def repository(self) -> Path:
         return self.site.repository
 
-    def publish(self, version: str = "1.0.0", like: str = "") -> Manifest:
+    def publish(self, version: str = "1.0.0", like: str = "", precisions: tuple[int, ...] = (4, 8)) -> Manifest:
         """`like` is a version whose planes it has."""
         folder = self.folder / "built" / version
         manifest = write_release(folder, version=version)
         for name, size in ((PLANE_HI, 10 * CHUNK - 7), (PLANE_LO, 5 * CHUNK + 1)):
             (folder / name).write_bytes(random.Random(f"{like or version} {name}").randbytes(size))
         files = tuple(describe_file(folder / entry.name, CHUNK) for entry in manifest.files)
-        (folder / MANIFEST_NAME).write_text(write(dataclasses.replace(manifest, files=files)))
+        (folder / MANIFEST_NAME).write_text(write(dataclasses.replace(manifest, files=files, precisions=precisions)))
         publish(self.site.desk, folder, allow_unmeasured=True)
         return read((folder / MANIFEST_NAME).read_bytes())
 
@@ -196,3 +197,89 @@ async def test_the_days_budget_ends_a_download_until_the_next_day(
     assert again.updater.status.spent_today_bytes >= 20 * CHUNK
     day[0] += timedelta(days=1)
     await again.run_until(lambda: again.holds(manifest, all_of_it=False))
+
+
+async def test_a_clock_in_1970_is_not_believed(tmp_path: Path, shop: Shop, server: RangeServer) -> None:
+    manifest = shop.publish()
+    made = node(tmp_path, shop, http(server.url), now=lambda: datetime(1970, 1, 1, tzinfo=UTC))
+    await made.run_until(lambda: made.holds(manifest))
+    assert made.updater.status.clock
+    assert made.events.of("CatalogueTaken")[0].clock  # type: ignore[union-attr]
+
+
+async def test_a_clock_in_2099_stops_updates_and_nothing_else(tmp_path: Path, shop: Shop, server: RangeServer) -> None:
+    old = shop.publish()
+    made = node(tmp_path, shop, http(server.url))
+    await made.run_until(lambda: made.holds(old))
+    shop.publish("2.0.0")
+    made = node(tmp_path, shop, http(server.url), serving=old.id, now=lambda: datetime(2099, 1, 1, tzinfo=UTC))
+    await made.run_until(lambda: bool(made.events.of("CatalogueRefused")))
+    (refused, *_) = made.events.of("CatalogueRefused")
+    assert (refused.error, "clock" in refused.message) == ("ClockWrong", True)  # type: ignore[union-attr]
+    assert made.updater.status.wanted == old.id
+    assert made.local.available
+
+
+async def test_what_other_keys_signed_is_refused_and_what_served_stays(
+    tmp_path: Path, shop: Shop, server: RangeServer
+) -> None:
+    old = shop.publish()
+    made = node(tmp_path, shop, http(server.url))
+    await made.run_until(lambda: made.holds(old) and made.slots.trial == old.id)
+    thief = Shop(tmp_path / "thief")
+    thief.publish("9.0.0")
+    server.root = thief.repository
+    made = node(tmp_path, shop, http(server.url), serving=old.id)
+    await made.run_until(lambda: bool(made.events.of("CatalogueRefused")) and made.slots.current == old.id)
+    assert made.updater.status.wanted == old.id
+    assert {found.manifest.id for found in made.store.found()} == {old.id}
+
+
+async def test_a_withdrawn_release_is_left(tmp_path: Path, shop: Shop) -> None:
+    old, new = shop.publish("1.0.0"), shop.publish("2.0.0")
+    made = node(tmp_path, shop, str(shop.repository), serving=old.id)
+    made.slot_file.change("tiny", lambda slots: slots.proved(old.id, 4))
+    await made.run_until(lambda: made.slots.current == new.id)
+    withdraw(shop.site.desk, new.id)
+    await made.run_until(lambda: made.slots.current == old.id)
+    assert made.slots.previous == new.id
+
+
+async def test_a_release_of_eight_bits_alone_is_one_part(tmp_path: Path, shop: Shop, server: RangeServer) -> None:
+    manifest = shop.publish(precisions=(8,))
+    made = node(tmp_path, shop, http(server.url))
+    await made.run_until(lambda: made.holds(manifest))
+    assert [event.part for event in made.events.of("TransferFinished")] == ["eight"]  # type: ignore[union-attr]
+
+
+async def test_four_pinned_never_fetches_the_rest(tmp_path: Path, shop: Shop, server: RangeServer) -> None:
+    manifest = shop.publish()
+    settings = UpdaterSettings(transfer=TransferSettings(pinned=4))
+    made = node(tmp_path, shop, http(server.url), settings=settings, pinned=4)
+    await made.run_until(lambda: "pinned_four" in made.updater.status.plan)
+    assert open_release(made.store.folder(manifest.id)).precisions == (4,)
+    assert server.sent_of(manifest.file(PLANE_LO).sha256) == 0
+
+
+async def test_what_is_not_urgent_takes_a_share_of_the_time(tmp_path: Path, shop: Shop) -> None:
+    manifest, began = shop.publish(), time.monotonic()
+    rate = 60_000
+    with RangeServer(shop.repository, rate=lambda path: rate if "/objects/" in path else None).running() as server:
+        settings = UpdaterSettings(transfer=TransferSettings(bandwidth_share=0.25))
+        made = node(tmp_path, shop, http(server.url), settings=settings)
+        await made.run_until(lambda: made.holds(manifest), 60)
+        lo = manifest.file(PLANE_LO).bytes
+        (four, eight) = made.events.of("TransferFinished")
+        assert eight.seconds > 3 * lo / rate  # type: ignore[union-attr]
+        assert four.seconds < time.monotonic() - began  # type: ignore[union-attr]
+
+
+async def test_several_models_ask_for_a_word(tmp_path: Path, shop: Shop) -> None:
+    shop.publish()
+    shop.site.publish("1.0.0", "other")
+    made = node(tmp_path, shop, str(shop.repository))
+    await made.run_until(lambda: "other, tiny" in made.updater.status.problem)
+    settings = UpdaterSettings(model="tiny")
+    made = node(tmp_path, shop, str(shop.repository), settings=settings)
+    await made.run_until(lambda: bool(made.store.found()))
+    assert made.updater.status.model == "tiny"
