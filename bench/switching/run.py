@@ -10,6 +10,7 @@ long as the steady one, and its change begins after a quarter of it.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import tempfile
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from typing import Any
 from bench.load import OpenLoop, Pace, Summary, prompt_of, summarize
 from bench.machine import machine, versions
 from bench.switching.node import Node, node, second_release
+from edge.config import available_cpus
 from release.listing import read_manifest
 from runtime.ort.footprint import load_bytes
 from runtime.tokenizer import Tokenizer
@@ -41,7 +43,7 @@ _SHORT_BY = 20 << 20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. Times in seconds, a phase; `threads` are the engine's."""
+    """What to measure. Times in seconds, a phase; `threads` are the engine's, by default as many as a node takes."""
 
     release: Path
     seconds: float = 60.0
@@ -49,7 +51,7 @@ class Plan:
     tokens_in: int = 32
     tokens_out: int = 8
     slots: int = 4
-    threads: int = 1
+    threads: int = field(default_factory=available_cpus)
     seed: int = 0
     deadline_s: float = 30.0
 
@@ -72,9 +74,10 @@ class Way:
         return sum(summary.failed for summary in self.phases.values())
 
     @property
-    def p99_ratio(self) -> float:
-        """The worst phase against the steady one."""
-        return max(self.phases[name].p99_ms for name in PHASES) / self.phases[STEADY].p99_ms
+    def p99_ratio(self) -> float | None:
+        """The worst phase against the steady one; None where a phase had no answer at all."""
+        worst = [self.phases[name].p99_ms for name in PHASES]
+        return None if any(map(math.isnan, worst)) else round(max(worst) / self.phases[STEADY].p99_ms, 3)
 
 
 def measure(plan: Plan, told: Callable[[str], None] = lambda _what: None) -> dict[str, Any]:
@@ -90,8 +93,8 @@ def measure(plan: Plan, told: Callable[[str], None] = lambda _what: None) -> dic
         short = asyncio.run(_pass(plan, second, budget, lambda phase: told(f"{SHORT_QUEUE}: {phase}")))
     return {
         "failed": beside.failed + short.failed,
-        "p99_ratio": round(beside.p99_ratio, 3),
-        "p99_ratio_short_queue": round(short.p99_ratio, 3),
+        "p99_ratio": beside.p99_ratio,
+        "p99_ratio_short_queue": short.p99_ratio,
         "pauses_ms": {name: round(change.pause_ms, 1) for name, change in short.changes.items()},
         "memory_budget_bytes": budget,
         "ways": {BESIDE: _way(beside), SHORT_QUEUE: _way(short)},
@@ -158,15 +161,22 @@ def _way(way: Way) -> dict[str, Any]:
     for name, summary in way.phases.items():
         change = way.changes.get(name)
         phases[name] = {
-            **{key: round(value, 1) if isinstance(value, float) else value for key, value in asdict(summary).items()},
+            **{key: _plain(value) for key, value in asdict(summary).items()},
             **({} if change is None else {"load_ms": round(change.load_ms, 1), "pause_ms": round(change.pause_ms, 1)}),
             "resident_bytes": way.resident_bytes[name],
         }
     return {
         "failed": way.failed,
-        "p99_ratio": round(way.p99_ratio, 3),
+        "p99_ratio": way.p99_ratio,
         "phases": phases,
         "failures": list(way.failures),
         "refused": way.refused,
         "notes": sorted({change.note for change in way.changes.values() if change.note}),
     }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: no time is null."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else round(value, 1)

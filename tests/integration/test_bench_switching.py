@@ -18,7 +18,7 @@ from release.listing import read_manifest
 def test_it_measures_every_phase_and_loses_no_request(tiny_release: Path) -> None:
     command = [sys.executable, "-m", "weir.cli.main", "bench", "switching", "--release", str(tiny_release)]
     done = subprocess.run(
-        [*command, "--seconds", "2", "--per-minute", "600", "--json"],
+        [*command, "--seconds", "2", "--per-minute", "600", "--threads", "1", "--json"],
         capture_output=True,
         timeout=120,
         check=False,

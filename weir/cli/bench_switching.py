@@ -17,7 +17,7 @@ def switching(
     seconds: Annotated[float, typer.Option(min=2, max=600, help="How long each of the four phases lasts.")] = 60.0,
     per_minute: Annotated[float, typer.Option(min=1, max=60_000, help="Requests a minute.")] = 200.0,
     slots: Annotated[int, typer.Option(min=1, max=64, help="The engine's slots.")] = 4,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="The engine's threads.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="The engine's; default: all cores.")] = None,
     seed: Annotated[int, typer.Option(help="For arrivals and prompts.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -34,7 +34,8 @@ def switching(
             release = default_release(progress)
     elif not release.is_dir():
         raise report.BadUse(f"{release} is no release folder")
-    plan = Plan(release, seconds=seconds, per_minute=per_minute, slots=slots, threads=threads, seed=seed)
+    chosen = {} if threads is None else {"threads": threads}
+    plan = Plan(release, seconds=seconds, per_minute=per_minute, slots=slots, seed=seed, **chosen)
     told = (lambda _what: None) if as_json else (lambda what: report.err().print(what, style="dim"))
     found = measure(plan, told)
     if as_json:
@@ -56,7 +57,7 @@ def _draw(found: dict[str, Any]) -> None:
         for name, why in result["refused"].items():
             report.out().print(f"{way}: {name} was refused: {why}", markup=False, soft_wrap=True)
     report.out().print(
-        f"{found['failed']} failed; p99 of the worst phase {found['p99_ratio']:.2f} times the steady one, "
-        f"{found['p99_ratio_short_queue']:.2f} times with a short queue",
+        f"{found['failed']} failed; p99 of the worst phase {found['p99_ratio']} times the steady one, "
+        f"{found['p99_ratio_short_queue']} times with a short queue",
         soft_wrap=True,
     )
