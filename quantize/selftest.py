@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from release.folder import Release, open_release
 from release.manifest import Manifest, SelfTest
 from release.planes import Floats
 from runtime.cpu import cpu_class
+from runtime.ort.classify import CLASSIFY, ClassifierModel, shortened
 from runtime.ort.session import OrtSession, OrtStepModel
 from runtime.tokenizer import Tokenizer
 
@@ -44,41 +46,66 @@ _TASK = "recording self-tests"
 def record_self_tests(folder: Path, *, threads: int = 1, progress: Progress | None = None) -> Manifest:
     """Runs every precision of the release in `folder` and writes its self-tests into the manifest.
 
-    Releases that write no text get none. Raises QuantizeError or ReleaseError; the release is then as it was.
+    A classifier's name labels, by their place, where a decoder's name tokens. Raises QuantizeError or
+    ReleaseError; the release is then as it was.
     """
     progress = progress or Silent()
     release = open_release(folder, verify=False)
-    if release.manifest.task != "generate":
-        return release.manifest
-    prompt = Tokenizer.load(folder).encode(_PROMPT)[:_MOST_TOKENS]
+    answers = _labels if release.manifest.task == CLASSIFY else _tokens
     progress.start(_TASK, len(release.precisions), "steps")
     found = []
     for bits in release.precisions:
-        found.append(_recorded(release, bits, prompt, threads))
+        found.append(_recorded(bits, answers(release, bits, threads)))
         progress.advance(_TASK, 1)
     progress.finish(_TASK)
     return reseal(folder, dataclasses.replace(release.manifest, self_tests=tuple(found)))
 
 
-def _recorded(release: Release, bits: int, prompt: Sequence[int], threads: int) -> SelfTest:
-    graph, arrays = release.graph(bits), release.initializers(bits)
-    session = OrtSession(graph, arrays, threads)
-    whole, single = _after(session, prompt, len(prompt)), _after(session, prompt, 1)
-    floats = _after(OrtSession(at_level(graph, FLOAT_INPUTS), arrays, threads), prompt, len(prompt))
-    if not (np.isfinite(whole).all() and np.isfinite(single).all()):
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Logits after the prompt: as they are, by other kernels of this box, and with float inputs."""
+
+    prompt: Sequence[int]
+    plain: Floats
+    other: Floats
+    floats: Floats
+
+
+def _recorded(bits: int, answers: _Answers) -> SelfTest:
+    plain = answers.plain
+    if not (np.isfinite(plain).all() and np.isfinite(answers.other).all()):
         raise QuantizeError(f"the release gives logits that are no numbers at {bits} bits: the build is broken")
-    likeliest = np.argsort(-whole, kind="stable")[:_WATCHED]
+    likeliest = np.argsort(-plain, kind="stable")[:_WATCHED]
     tokens = likeliest[:_RECORDED]
-    tolerance = max(_LEAST_TOLERANCE, _SAME * _apart(whole, single, likeliest))
+    tolerance = max(_LEAST_TOLERANCE, _SAME * _apart(plain, answers.other, likeliest))
     return SelfTest(
         precision=bits,
-        prompt_ids=tuple(prompt),
+        prompt_ids=tuple(answers.prompt),
         token_ids=tuple(int(token) for token in tokens),
-        logits=tuple(float(whole[token]) for token in tokens),
+        logits=tuple(float(plain[token]) for token in tokens),
         cpu_class=cpu_class(),
         tolerance=tolerance,
-        tolerance_elsewhere=max(_OTHER_CLASS * tolerance, _FLOAT_INPUTS * _apart(whole, floats, likeliest)),
+        tolerance_elsewhere=max(_OTHER_CLASS * tolerance, _FLOAT_INPUTS * _apart(plain, answers.floats, likeliest)),
     )
+
+
+def _tokens(release: Release, bits: int, threads: int) -> _Answers:
+    prompt = Tokenizer.load(release.path).encode(_PROMPT)[:_MOST_TOKENS]
+    graph, arrays = release.graph(bits), release.initializers(bits)
+    session = OrtSession(graph, arrays, threads)
+    floats = OrtSession(at_level(graph, FLOAT_INPUTS), arrays, threads)
+    whole = len(prompt)
+    return _Answers(prompt, _after(session, prompt, whole), _after(session, prompt, 1), _after(floats, prompt, whole))
+
+
+def _labels(release: Release, bits: int, threads: int) -> _Answers:
+    """The other way to the same logits is in a batch, beside a longer text."""
+    longest = release.manifest.architecture.context_length
+    prompt = shortened(Tokenizer.load(release.path).encode(_PROMPT), longest)
+    model = ClassifierModel(release, bits, threads)
+    floats = ClassifierModel(release, bits, threads, at_level(release.graph(bits), FLOAT_INPUTS))
+    alone, beside = ([_PROMPT], [_PROMPT, f"{_PROMPT} slept"])
+    return _Answers(prompt, model.logits(alone)[0], model.logits(beside)[0], floats.logits(alone)[0])
 
 
 def _after(session: OrtSession, prompt: Sequence[int], chunk: int) -> Floats:

@@ -31,6 +31,8 @@ def build_classifier_release(order: Order, labels_csv: Path | None, progress: An
 
     Raises QualityRefused where the release does not keep its bounds.
     """
+    from quantize.selftest import record_self_tests
+
     if order.out.exists():
         raise report.BadUse(f"{order.out} exists already: choose another folder or remove it")
     measurement = None if order.measuring is None else Measurement(order.measuring, "")
@@ -39,7 +41,8 @@ def build_classifier_release(order: Order, labels_csv: Path | None, progress: An
     draft = order.out.with_name(f".{order.out.name}-making")
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        manifest = work.build(draft, progress)
+        work.build(draft, progress)
+        manifest = record_self_tests(draft, threads=_threads(), progress=progress)
         evaluation, told = None, None
         if measurement is not None:
             manifest, evaluation = measurement.run(
