@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from release.errors import CorruptRelease, OutOfSpace
-from release.manifest import PLANE_LO, graph_name
+from release.manifest import MANIFEST_NAME, PLANE_LO, graph_name, read, write
 from release.repository.ceremony import begin, recover, rotate, trusted_root
 from release.repository.errors import (
     Busy,
@@ -79,6 +79,15 @@ def test_an_unmeasured_release_is_refused_unless_told(site: Site) -> None:
     with pytest.raises(NotFit, match=r"lacks quality figures of 4 bits.*self-test of 8 bits.*--allow-unmeasured"):
         publish(site.desk, folder)
     assert not publish(site.desk, folder, allow_unmeasured=True).already
+
+
+def test_how_far_weights_moved_is_no_measurement(site: Site) -> None:
+    folder = site.release()
+    manifest = read((folder / MANIFEST_NAME).read_bytes())
+    moved = tuple(dataclasses.replace(figure, name="relative_weight_error") for figure in manifest.quality)
+    (folder / MANIFEST_NAME).write_text(write(dataclasses.replace(manifest, quality=moved)))
+    with pytest.raises(NotFit, match="lacks quality figures of 4 bits, quality figures of 8 bits: "):
+        publish(site.desk, folder)
 
 
 @pytest.mark.parametrize("link", [False, True])
