@@ -1,7 +1,10 @@
 """Our pass over the exported graph: quantized products, weights outside, inputs a batcher can feed.
 
 - MatMul by a weight becomes MatMulNBits (com.microsoft) at the wanted width, accuracy level 4.
-- The embedding becomes GatherBlockQuantized; where it is tied it reads the head's own bytes.
+- The embedding becomes GatherBlockQuantized; where it is tied it reads the head's own bytes. Both are nested
+  like every product, or 8 bits wide in both graphs.
+- A 4-bit product with offsets takes its inputs' block sums too (`release.planes`): they are made once per
+  input, by a product with a weight of ones and zeros, and put behind the inputs.
 - The attention-mask subgraph gives way to the inputs seqlens_k (total length - 1 of each row) and
   total_seq; `logits_idx` picks, before the head, the positions of each row whose logits are wanted: one
   in service, many where quality is measured. Releases built earlier take exactly one.
@@ -13,50 +16,92 @@ The graph holds shapes and wiring alone, a few dozen kilobytes; see `release.fol
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
 
 from quantize.exported import Exported, Linear
-from release.manifest import Architecture, Tensor
+from release.folder import MATRIX_PARTS
+from release.manifest import Architecture, Matrix, Tensor, sums_name
+from release.planes import widened
 
 ACCURACY_LEVEL = 4
-HEAD_BITS = 8
+HEAD_BITS = 8  # of a head or embedding that is not nested
 EMBEDDING = "model.embed_tokens"
 _MICROSOFT = "com.microsoft"
 _ONNX_TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT, "uint8": TensorProto.UINT8}
 
 
-def session_shapes(tensors: Sequence[Tensor], bits: int, nested: frozenset[str]) -> dict[str, tuple[str, list[int]]]:
-    """What a session of `bits` is fed with: name to (dtype, shape). `nested` are the nested matrices' names."""
-    shapes: dict[str, tuple[str, list[int]]] = {}
-    for tensor in tensors:
-        owner, _, part = tensor.name.rpartition(".")
-        if owner in nested and part in ("r", "c"):
-            continue
-        shape = list(tensor.shape)
-        if owner in nested and bits == 8 and part == "q":
-            shape[-1] *= 2  # two codes a byte become one
-        shapes[tensor.name] = (tensor.dtype, shape)
-    for name in nested if bits == 8 else ():
-        shapes[f"{name}.z"] = ("uint8", list(shapes[f"{name}.s"][1]))
+Shapes = dict[str, tuple[str, list[int]]]
+
+
+def session_shapes(tensors: Sequence[Tensor], bits: int, matrices: Sequence[Matrix]) -> Shapes:
+    """What a session of `bits` is fed with: name to (dtype, shape)."""
+    parts = {f"{matrix.name}.{part}" for matrix in matrices for part in MATRIX_PARTS}
+    shapes: Shapes = {tensor.name: (tensor.dtype, list(tensor.shape)) for tensor in tensors if tensor.name not in parts}
+    for matrix in matrices:
+        shapes.update(_matrix_shapes(matrix, bits))
     return shapes
 
 
+def _matrix_shapes(matrix: Matrix, bits: int) -> Shapes:
+    size, shapes = matrix.block_size, Shapes()
+
+    def weight(name: str, rows: int, columns: int) -> None:
+        count = columns // size
+        shapes[f"{name}.q"] = ("uint8", [rows, count, size * bits // 8])
+        shapes[f"{name}.s"] = ("float32", [rows, count])
+        shapes[f"{name}.z"] = ("uint8", [rows, count if bits == 8 else -(-count // 2)])
+
+    columns = _columns(matrix, bits)
+    weight(matrix.name, matrix.rows, columns)
+    if columns > matrix.columns:
+        weight(sums_name(matrix.columns), columns - matrix.columns, matrix.columns)
+    if matrix.table:
+        shapes[f"{matrix.table}.q"] = ("uint8", [matrix.rows, matrix.columns * bits // 8])
+    return shapes
+
+
+def _columns(matrix: Matrix, bits: int) -> int:
+    """How many inputs the product takes at this precision."""
+    return widened(matrix.columns, matrix.block_size) if matrix.offsets and bits == 4 else matrix.columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """A quantized weight as a product takes it."""
+
+    name: str
+    rows: int
+    columns: int
+    bits: int
+    block_size: int
+
+
 def rewrite(
-    exported: Exported, architecture: Architecture, tensors: Sequence[Tensor], bits: int, block_size: int
+    exported: Exported,
+    architecture: Architecture,
+    tensors: Sequence[Tensor],
+    matrices: Sequence[Matrix],
+    *,
+    bits: int,
+    block_size: int,
 ) -> bytes:
-    """The graph of one precision. `tensors` are all the release's tensors."""
+    """The graph of one precision. `tensors` are all the release's tensors, `matrices` its nested ones."""
     products = {linear.node: linear for linear in exported.linears}
+    nested = {matrix.name: matrix for matrix in matrices}
     nodes: list[Any] = []
+    summed: set[str] = set()
+    ends = bits if exported.head.name in nested else HEAD_BITS
     for node in exported.model.graph.node:
         if node.name in products:
-            nodes.append(_product(node, products[node.name], bits, block_size))
+            nodes.extend(_nested_product(node, nested[products[node.name].name], bits, summed))
         elif node.name == exported.head.node:
-            nodes.extend(_head(node, exported.head, block_size))
+            nodes.extend(_head(node, exported.head, ends, block_size))
         elif node.name == exported.embedding.node:
-            nodes.append(_lookup(node, exported, block_size))
+            nodes.append(_lookup(node, exported, ends, block_size))
         elif node.op_type == "GroupQueryAttention":
             nodes.append(_attention(node))
         else:
@@ -64,10 +109,9 @@ def rewrite(
     outputs = _outputs(architecture)
     nodes = _needed(nodes, {output.name for output in outputs})
     used = {name for node in nodes for name in node.input}
-    nested = frozenset(linear.name for linear in exported.linears)
     initializers = [
-        _external(name, dtype, shape)
-        for name, (dtype, shape) in session_shapes(tensors, bits, nested).items()
+        external(name, dtype, shape)
+        for name, (dtype, shape) in session_shapes(tensors, bits, matrices).items()
         if name in used
     ]
     graph = helper.make_graph(nodes, "weir", _inputs(architecture), outputs, initializer=initializers)
@@ -76,30 +120,45 @@ def rewrite(
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def _product(node: Any, linear: Linear, bits: int, block_size: int) -> Any:
+def _nested_product(node: Any, matrix: Matrix, bits: int, summed: set[str]) -> list[Any]:
+    """The product, behind its inputs' block sums where it has offsets; `summed` are the inputs that have theirs."""
+    given, columns = node.input[0], _columns(matrix, bits)
+    weight = _Weight(matrix.name, matrix.rows, columns, bits, matrix.block_size)
+    if columns == matrix.columns:
+        return [_product(node.name, given, node.output[0], weight)]
+    sums, both = f"{given}/sums", f"{given}/with_sums"
+    product = _product(node.name, both, node.output[0], weight)
+    if given in summed:
+        return [product]
+    summed.add(given)
+    ones = _Weight(sums_name(matrix.columns), columns - matrix.columns, matrix.columns, bits, matrix.block_size)
+    join = helper.make_node("Concat", [given, sums], [both], name=both, axis=-1)
+    return [_product(sums, given, sums, ones), join, product]
+
+
+def _product(name: str, given: str, out: str, weight: _Weight) -> Any:
     return helper.make_node(
         "MatMulNBits",
-        [node.input[0], f"{linear.name}.q", f"{linear.name}.s", f"{linear.name}.z"],
-        list(node.output),
-        name=node.name,
+        [given, *(f"{weight.name}.{part}" for part in "qsz")],
+        [out],
+        name=name,
         domain=_MICROSOFT,
-        K=linear.columns,
-        N=linear.rows,
-        bits=bits,
-        block_size=block_size,
+        K=weight.columns,
+        N=weight.rows,
+        bits=weight.bits,
+        block_size=weight.block_size,
         accuracy_level=ACCURACY_LEVEL,
     )
 
 
-def _head(node: Any, head: Linear, block_size: int) -> list[Any]:
+def _head(node: Any, head: Linear, bits: int, block_size: int) -> list[Any]:
     picked = f"{node.name}/picked"
     pick = helper.make_node("GatherND", [node.input[0], "logits_idx"], [picked], name=f"{node.name}/pick", batch_dims=1)
-    product = _product(node, head, HEAD_BITS, block_size)
-    product.input[0] = picked
-    return [pick, product]
+    weight = _Weight(head.name, head.rows, head.columns, bits, block_size)
+    return [pick, _product(node.name, picked, node.output[0], weight)]
 
 
-def _lookup(node: Any, exported: Exported, block_size: int) -> Any:
+def _lookup(node: Any, exported: Exported, bits: int, block_size: int) -> Any:
     owner = EMBEDDING if exported.embedding.weight else exported.head.name
     return helper.make_node(
         "GatherBlockQuantized",
@@ -107,7 +166,7 @@ def _lookup(node: Any, exported: Exported, block_size: int) -> Any:
         list(node.output),
         name=node.name,
         domain=_MICROSOFT,
-        bits=HEAD_BITS,
+        bits=bits,
         block_size=block_size,
         gather_axis=0,
         quantize_axis=1,
@@ -156,7 +215,8 @@ def _cache(architecture: Architecture, name: str) -> list[Any]:
     ]
 
 
-def _external(name: str, dtype: str, shape: list[int]) -> Any:
+def external(name: str, dtype: str, shape: list[int]) -> Any:
+    """An initializer without values: a session is fed with them from memory."""
     tensor = TensorProto()
     tensor.name = name
     tensor.data_type = _ONNX_TYPES[dtype]

@@ -26,10 +26,13 @@ from release.manifest import (
     Matrix,
     Tensor,
     graph_name,
+    sums_name,
 )
-from release.planes import compose_blocks, compose_packed, unpackz
+from release.planes import block_sums, compose_blocks, compose_packed, unpackz, with_offsets
 
 Arrays = dict[str, NDArray[Any]]
+
+MATRIX_PARTS = "qszrcfu"  # what the tensors of a nested matrix are called after its name
 
 
 def describe_file(path: Path, chunk_bytes: int = CHUNK_BYTES) -> File:
@@ -92,11 +95,14 @@ class Release:
     def initializers(self, precision: int) -> Arrays:
         """Every weight the graph of that precision names. Views into mapped files where that is possible."""
         self._demand(precision)
-        parts = {f"{matrix.name}.{part}" for matrix in self.manifest.matrices for part in "qszrc"}
+        parts = {f"{matrix.name}.{part}" for matrix in self.manifest.matrices for part in MATRIX_PARTS}
         arrays = {name: self._array(name) for name in self._tensors if name not in parts}
         arrays = {name: _as_float32(array) for name, array in arrays.items()}
         for matrix in self.manifest.matrices:
             arrays.update(self._four(matrix) if precision == 4 else self._eight(matrix))
+            if matrix.table:
+                # The very bytes of the product's codes: a tied embedding is in memory once.
+                arrays[f"{matrix.table}.q"] = arrays[f"{matrix.name}.q"].reshape(matrix.rows, -1)
         return arrays
 
     def weight_digest(self, precision: int) -> str:
@@ -124,12 +130,14 @@ class Release:
         return raw.view(tensor.dtype).reshape(tensor.shape)
 
     def _four(self, matrix: Matrix) -> Arrays:
-        name = matrix.name
-        return {
-            f"{name}.q": self._array(f"{name}.q"),
-            f"{name}.s": _as_float32(self._array(f"{name}.s")),
-            f"{name}.z": self._array(f"{name}.z"),
-        }
+        name, count = matrix.name, matrix.columns // matrix.block_size
+        parts = self._array(f"{name}.q"), _as_float32(self._array(f"{name}.s")), self._array(f"{name}.z")
+        sums: Arrays = {}
+        if matrix.offsets:
+            units = _as_float32(self._array(f"{name}.u"))
+            parts = with_offsets(*parts, unpackz(self._array(f"{name}.f"), count), units)
+            sums = _named(sums_name(matrix.columns), block_sums(matrix.columns, matrix.block_size))
+        return {**sums, **_named(name, parts)}
 
     def _eight(self, matrix: Matrix) -> Arrays:
         name, count = matrix.name, matrix.columns // matrix.block_size
@@ -143,7 +151,11 @@ class Release:
         scales, zeros = compose_blocks(
             _as_float32(self._array(f"{name}.s")), unpackz(self._array(f"{name}.z"), count), steps
         )
-        return {f"{name}.q": q8, f"{name}.s": scales, f"{name}.z": zeros}
+        return _named(name, (q8, scales, zeros))
+
+
+def _named(name: str, parts: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> Arrays:
+    return {f"{name}.{part}": values for part, values in zip("qsz", parts, strict=True)}
 
 
 def precisions_here(path: Path, manifest: Manifest) -> tuple[int, ...]:

@@ -42,6 +42,11 @@ def graph_name(precision: int) -> str:
     return f"graph.{precision}.onnx"
 
 
+def sums_name(columns: int) -> str:
+    """What a graph calls the weight that sums the blocks of so many inputs."""
+    return f"block_sums.{columns}"
+
+
 def check_identity(name: str, version: str) -> None:
     """Raises ValueError unless a release may be called that."""
     if not _NAME.fullmatch(name):
@@ -97,7 +102,9 @@ class Matrix:
     """A weight held as nested planes, rows x columns = output x input features.
 
     Its tensors: `<name>.q` (plane.hi), `<name>.s` and `<name>.z` (base), `<name>.r` (plane.lo), and
-    `<name>.c` (plane.lo) where `residual_step` is 0: then the divisor c is kept per block.
+    `<name>.c` (plane.lo) where `residual_step` is 0: then the divisor c is kept per block. With `offsets` the
+    4-bit weight has an offset per block: `<name>.f` (codes, packed) and `<name>.u` (units), both in base. A
+    matrix whose rows are also looked up names the lookup table in `table`: the same codes as [rows, columns].
     """
 
     name: str
@@ -105,6 +112,8 @@ class Matrix:
     columns: int
     block_size: int
     residual_step: int = 16
+    offsets: bool = False
+    table: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.residual_step <= 16:

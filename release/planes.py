@@ -11,6 +11,14 @@ so w = (s / c) * (q8 - (c * z + 8)). Laws (held by property tests): the composed
 and composing it again gives the same code. c = 16 is exact for round-to-nearest, whose error stays
 within s / 2; error-compensated weights need smaller c.
 
+A 4-bit weight may also have an offset per block, for weights whose zero lies between two codes:
+
+    w = s * (q4 - z) + u * (f - 8)        codes f in 0..15, unit u per row and group of `block_size` blocks
+
+A block's offset meets the sum of the block's inputs, so a product takes the sums of its inputs' blocks as
+further inputs and the codes f as their 4-bit weights (`with_offsets`, `block_sums`). The 8-bit weight needs no
+offsets: its zero point lies on steps of s / c, and the residual is chosen to make up for the rest.
+
 Shapes: N rows, nb blocks a row, bs weights a block. Codes unpacked are uint8 [N, nb, bs]; packed
 [N, nb, bs / 2], the lower nibble first, as onnxruntime's MatMulNBits wants them.
 """
@@ -25,6 +33,7 @@ Floats = NDArray[np.float32]
 
 RESIDUAL_ZERO = 8
 WIDEST_STEP = 16
+OFFSET_ZERO = 8
 
 
 def blocks(weight: Floats, block_size: int) -> Floats:
@@ -119,3 +128,42 @@ def compose_packed(hi: Codes, lo: Codes, steps: Codes | None = None) -> Codes:
 def split(codes: Codes) -> tuple[Codes, Codes]:
     """An 8-bit code as 4-bit code and residual at c = 16."""
     return np.asarray(codes >> 4, np.uint8), np.asarray(codes & 0x0F, np.uint8)
+
+
+def widened(columns: int, block_size: int) -> int:
+    """How many inputs a product with offsets takes: `columns` and a sum per block, in whole blocks."""
+    groups = -(-columns // block_size // block_size)
+    return columns + groups * block_size
+
+
+def offset_values(offsets: Codes, units: Floats) -> Floats:
+    """What offset codes [N, nb] add to every weight of their blocks, with units [N, groups]: [N, nb]."""
+    per_block = np.repeat(units, -(-offsets.shape[1] // units.shape[1]), axis=1)[:, : offsets.shape[1]]
+    return np.asarray((offsets.astype(np.float32) - OFFSET_ZERO) * per_block, np.float32)
+
+
+def with_offsets(
+    packed: Codes, scales: Floats, zeros: Codes, offsets: Codes, units: Floats
+) -> tuple[Codes, Floats, Codes]:
+    """A packed 4-bit weight with its offset codes as weights of the block sums; packed like the given one.
+
+    Codes [N, nb, bs / 2], scales [N, nb], zeros packed, offsets [N, nb] unpacked, units [N, groups].
+    """
+    rows, count, half = packed.shape
+    groups = units.shape[1]
+    further = np.full((rows, groups * half * 2), OFFSET_ZERO, np.uint8)
+    further[:, :count] = offsets
+    middle = np.full((rows, groups), OFFSET_ZERO, np.uint8)
+    return (
+        np.concatenate([packed, pack4(further).reshape(rows, groups, half)], axis=1),
+        np.concatenate([scales, units], axis=1),
+        packz(np.concatenate([unpackz(zeros, count), middle], axis=1)),
+    )
+
+
+def block_sums(columns: int, block_size: int) -> tuple[Codes, Floats, Codes]:
+    """The packed 4-bit weight, of ones and zeros, that turns `columns` inputs into the sums of their blocks."""
+    count, rows = columns // block_size, widened(columns, block_size) - columns
+    codes = np.zeros((rows, count, block_size), np.uint8)
+    codes[np.arange(count), np.arange(count)] = 1
+    return pack4(codes), np.ones((rows, count), np.float32), packz(np.zeros((rows, count), np.uint8))

@@ -26,7 +26,7 @@ _AFTER_THE_BUILD = {
     "levels", "measure", "progress", "quality_plots", "quality_report", "reference", "sealing", "selftest", "subjects",
     "verdicts", "weight_errors",
 }  # fmt: skip
-_OTHER_METHODS = {"calibration_text", "compensate", "gptq"}
+_OTHER_METHODS = {"calibration_text", "compensate", "gptq", "grid", "walk"}
 
 
 def tiny() -> Path:

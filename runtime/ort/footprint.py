@@ -10,7 +10,9 @@ Must not know: how much memory there is.
 
 from __future__ import annotations
 
+from release.folder import MATRIX_PARTS
 from release.manifest import Manifest, Matrix
+from release.planes import widened
 
 _FLOAT_BYTES = 4
 # Measured with SmolLM2: allocator slack, activations and the graph itself, besides a share of the weights.
@@ -23,7 +25,8 @@ def load_bytes(manifest: Manifest, precision: int, *, slots: int, prefill_chunk:
     sizes = {entry.name: entry.bytes for entry in manifest.files}
     mapped = sum(sizes.get(name, 0) for name in manifest.weight_files(precision))
     fed = fed_bytes(manifest, precision)
-    composed = sum(_codes(matrix, 8) for matrix in manifest.matrices) if precision == 8 else 0
+    made = (matrix for matrix in manifest.matrices if precision == 8 or matrix.offsets)
+    composed = sum(_codes(matrix, precision) for matrix in made)
     shape = manifest.architecture
     kv = 2 * shape.layers * shape.kv_heads * shape.head_dim * _FLOAT_BYTES * slots * prefill_chunk
     logits = slots * shape.vocabulary * _FLOAT_BYTES
@@ -32,7 +35,7 @@ def load_bytes(manifest: Manifest, precision: int, *, slots: int, prefill_chunk:
 
 def fed_bytes(manifest: Manifest, precision: int) -> int:
     """Bytes of all arrays that a session of that precision is fed with."""
-    parts = {f"{matrix.name}.{part}" for matrix in manifest.matrices for part in "qszrc"}
+    parts = {f"{matrix.name}.{part}" for matrix in manifest.matrices for part in MATRIX_PARTS}
     others = {
         (tensor.file, tensor.offset): tensor.bytes * (2 if tensor.dtype == "float16" else 1)
         for tensor in manifest.tensors
@@ -42,9 +45,14 @@ def fed_bytes(manifest: Manifest, precision: int) -> int:
 
 
 def _fed(matrix: Matrix, precision: int) -> int:
-    blocks = matrix.rows * matrix.columns // matrix.block_size
+    blocks = matrix.rows * _columns(matrix, precision) // matrix.block_size
     return _codes(matrix, precision) + blocks * (_FLOAT_BYTES + 1)
 
 
 def _codes(matrix: Matrix, precision: int) -> int:
-    return matrix.rows * matrix.columns * precision // 8
+    return matrix.rows * _columns(matrix, precision) * precision // 8
+
+
+def _columns(matrix: Matrix, precision: int) -> int:
+    offsets = matrix.offsets and precision == 4
+    return widened(matrix.columns, matrix.block_size) if offsets else matrix.columns

@@ -107,9 +107,14 @@ def test_the_wheel_holds_every_data_file(wheel: Path) -> None:
         for package in PACKAGES
         for file in (ROOT / package).rglob("*")
         if file.is_file()
-        and file.suffix in (".py", ".pyi", ".toml", ".json", ".proto", ".typed", ".html", ".css", ".js")
+        and file.suffix in (".py", ".pyi", ".toml", ".json", ".proto", ".typed", ".html", ".css", ".js", ".txt")
     }
-    assert {"quantize/sources/catalogue.toml", "weir/py.typed", "weir/demo/questions.json"} <= expected
+    assert {
+        "quantize/sources/catalogue.toml",
+        "quantize/calibration_text.txt",
+        "weir/py.typed",
+        "weir/demo/questions.json",
+    } <= expected
     assert expected <= names
 
 

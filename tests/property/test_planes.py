@@ -9,18 +9,22 @@ from hypothesis.extra.numpy import arrays
 
 from quantize.nest import RoundToNearest, round_to_nearest
 from release.planes import (
+    block_sums,
     blocks,
     choose_steps,
     compose,
     compose_blocks,
     compose_packed,
     dequantize,
+    offset_values,
     pack4,
     packz,
     residual,
     split,
     unpack4,
     unpackz,
+    widened,
+    with_offsets,
 )
 
 BLOCK = 32
@@ -144,3 +148,27 @@ def test_the_chosen_step_is_the_best_of_the_candidates(p: dict[str, np.ndarray],
     chosen = error(choose_steps(source, part["codes"], part["scales"], part["zeros"], candidates))
     for candidate in candidates:
         assert (chosen <= error(np.full((rows_, count), candidate, np.uint8))).all()
+
+
+@given(planes(), st.integers(0, 2**32 - 1))
+def test_offsets_are_what_the_block_sums_add(p: dict[str, np.ndarray], seed: int) -> None:
+    """A product with offsets, the way a session does it: widened weights by inputs with their blocks' sums."""
+    rows_, count, _ = p["codes"].shape
+    columns, random = count * BLOCK, np.random.default_rng(seed)
+    offsets = random.integers(0, 16, (rows_, count)).astype(np.uint8)
+    units = random.uniform(0.1, 1, (rows_, -(-count // BLOCK))).astype(np.float32)
+    inputs = random.normal(size=columns).astype(np.float32)
+    sums = _product(*block_sums(columns, BLOCK), inputs)
+    assert np.allclose(sums[:count], inputs.reshape(count, BLOCK).sum(-1), atol=1e-4)
+    wide = with_offsets(pack4(p["codes"]), p["scales"], packz(p["zeros"]), offsets, units)
+    both = np.concatenate([inputs, sums])
+    assert both.size == widened(columns, BLOCK)
+    weight = dequantize(p["codes"], p["scales"], p["zeros"]) + offset_values(offsets, units)[..., None]
+    assert np.allclose(_product(*wide, both), weight.reshape(rows_, columns) @ inputs, rtol=1e-4, atol=1e-3)
+
+
+def _product(packed: np.ndarray, scales: np.ndarray, zeros: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """What a 4-bit product gives for one input."""
+    weight = dequantize(unpack4(packed), scales, unpackz(zeros, scales.shape[1]))
+    made: np.ndarray = weight.reshape(len(weight), -1) @ inputs
+    return made
