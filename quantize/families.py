@@ -39,6 +39,7 @@ class Family:
     tied: bool = False
     head_dim: int | None = None  # None: hidden_size / num_attention_heads
     default_window: int | None = None
+    rotary_tables: int = 1
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -58,7 +59,15 @@ FAMILIES: Mapping[str, Family] = {
         # "gelu" in configs of the first release means the tanh approximation, as in transformers.
         Family("gemma", "GemmaForCausalLM", _GELU_TANH | {"gelu"}, tied=True, head_dim=256),
         Family("gemma2", "Gemma2ForCausalLM", _GELU_TANH, window="per layer", tied=True, head_dim=256),
-        Family("gemma3_text", "Gemma3ForCausalLM", _GELU_TANH, window="per layer", tied=True, head_dim=256),
+        Family(
+            "gemma3_text",
+            "Gemma3ForCausalLM",
+            _GELU_TANH,
+            window="per layer",
+            tied=True,
+            head_dim=256,
+            rotary_tables=2,
+        ),
     )
 }
 

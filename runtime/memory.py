@@ -20,6 +20,16 @@ def free_bytes(cgroup: Path = _CGROUP) -> int:
     return available if limit is None else min(available, limit)
 
 
+def limit_bytes(cgroup: Path = _CGROUP) -> int:
+    """Bytes this machine, or this container, has in all."""
+    whole = int(psutil.virtual_memory().total)
+    try:
+        limit = (cgroup / "memory.max").read_text().strip()
+        return whole if limit == "max" else min(whole, int(limit))
+    except (OSError, ValueError):
+        return whole
+
+
 def resident_bytes() -> int:
     """Bytes of memory this process takes now, mapped files included."""
     return int(psutil.Process().memory_info().rss)

@@ -10,7 +10,7 @@ import difflib
 import functools
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
@@ -34,7 +34,10 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model known by name. `bytes` and `sha256` are of `data`; `converted_bytes` of the final folder."""
+    """A model known by name. `bytes` and `sha256` are of `data`; `converted_bytes` of the final folder.
+
+    `config` holds the entries of its config.json that sizes depend on, so that it need not be fetched to be sized.
+    """
 
     name: str
     hub: str
@@ -47,6 +50,8 @@ class Entry:
     converted_bytes: int
     sha256: str
     wheels: tuple[Wheel, ...]
+    tokenizer_bytes: int = 0
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def peak_bytes(self) -> int:

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from quantize.families import FAMILIES
 from quantize.sources.cache import disk_full
 from quantize.sources.errors import BadModel, ConversionFailed, UnknownArchitecture
 from runtime.child import PARENT_VARIABLE, die_with_parent
@@ -51,6 +52,34 @@ def read_header(path: Path) -> Header:
             f"{path} holds the GGUF architecture {name or 'none'!r}; Weir can read {', '.join(ARCHITECTURES)}"
         )
     return Header(ARCHITECTURES[name], found.get("general.license", ""))
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """What config.json would say after the conversion, as far as sizes depend on it. Reads no weights."""
+    from gguf import GGUFReader
+
+    kind = read_header(path).architecture
+    reader = GGUFReader(path)
+    prefix = str(reader.fields["general.architecture"].contents())
+
+    def stated(key: str) -> Any:
+        found = reader.fields.get(f"{prefix}.{key}")
+        return None if found is None else found.contents()
+
+    tokens = reader.fields.get("tokenizer.ggml.tokens")
+    config = {
+        "model_type": next(family.name for family in FAMILIES.values() if family.architecture == kind),
+        "hidden_size": stated("embedding_length"),
+        "intermediate_size": stated("feed_forward_length"),
+        "num_hidden_layers": stated("block_count"),
+        "num_attention_heads": stated("attention.head_count"),
+        "num_key_value_heads": stated("attention.head_count_kv"),
+        "head_dim": stated("attention.key_length"),
+        "max_position_embeddings": stated("context_length"),
+        "vocab_size": stated("vocab_size") or (None if tokens is None else len(tokens.data)),
+        "tie_word_embeddings": all(tensor.name != "output.weight" for tensor in reader.tensors),
+    }
+    return {key: value for key, value in config.items() if value is not None}
 
 
 def convert(path: Path, folder: Path) -> None:

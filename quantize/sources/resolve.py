@@ -28,7 +28,7 @@ from quantize.sources.catalogue import Catalogue, Entry, shipped
 from quantize.sources.errors import MirrorsOff, NoNetwork, UnknownModel
 from quantize.sources.hub import Hub, NoAnswer, Refused, Repository, chosen
 
-_HUB_ID = re.compile(r"^([A-Za-z0-9][\w.-]*/[\w.-]+)(?::([\w.-]+\.gguf))?$")
+HUB_ID = re.compile(r"^([A-Za-z0-9][\w.-]*/[\w.-]+)(?::([\w.-]+\.gguf))?$")
 _OFF = ("off", "0", "no", "false")
 _NOTE = "source.json"
 # A GGUF's weights at 4 to 8 bits, unpacked to 16.
@@ -74,7 +74,7 @@ class Sources:
             return self._once(entry.name, lambda: self._catalogued(entry))
         if path.is_file():
             return self._gguf_file(path.resolve())
-        match = _HUB_ID.match(name)
+        match = HUB_ID.match(name)
         if match is None or name.startswith((".", "/", "~")):
             raise UnknownModel(self._unknown(name))
         key = name.replace("/", "--").replace(":", "--")

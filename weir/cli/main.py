@@ -18,6 +18,7 @@ from weir.cli.doctor import doctor
 from weir.cli.keys import keys
 from weir.cli.models import pull, quantize
 from weir.cli.publish import bundle, publish, releases, withdraw
+from weir.cli.size import size
 
 app = typer.Typer(
     name="weir",
@@ -30,6 +31,7 @@ app.command()(demo)
 app.command()(ask)
 app.command()(pull)
 app.command()(quantize)
+app.command()(size)
 app.command()(publish)
 app.command()(releases)
 app.command()(withdraw)
