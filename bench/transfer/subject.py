@@ -14,6 +14,7 @@ import quantize
 import release
 from quantize.build import build_release
 from quantize.progress import Progress
+from quantize.selftest import record_self_tests
 from quantize.sources.cache import Cache
 from quantize.sources.resolve import resolve
 
@@ -30,6 +31,7 @@ def default_release(progress: Progress) -> Path:
             source = resolve(MODEL, progress)
             with cache.making(key) as draft:
                 build_release(source.folder, draft / "release", name=source.name, progress=progress)
+                record_self_tests(draft / "release", progress=progress)
     return cache.folder(key) / "release"
 
 

@@ -22,6 +22,7 @@ from bench.transfer.goods import Goods
 from bench.transfer.node import Node
 from bench.transfer.origin import Origin
 from bench.transfer.replay import DELAY_S
+from edge.config import available_cpus
 from release.store import RELEASES
 from runtime.tokenizer import Tokenizer
 from wire.deadline import Deadline
@@ -66,7 +67,8 @@ async def serve_through_changes(
     async with AsyncExitStack() as stack:
         link = await stack.enter_async_context(served(origin, mount, goods))
         link.shape(Shape(_BYTES_PER_S, DELAY_S))
-        node = await stack.enter_async_context(Node(folder, f"http://{link.address}/{mount}", goods.root))
+        settings = {"threads": available_cpus()}  # what a node takes by itself
+        node = await stack.enter_async_context(Node(folder, f"http://{link.address}/{mount}", goods.root, settings))
         await node.answers(_MOST_S, precision=4, release=goods.releases[0].id)
         client, control = InferenceClient(node.grpc), EngineControlClient(node.engine)
         stack.push_async_callback(client.close)
