@@ -40,7 +40,7 @@ from wire.messages import Activation, ModelInfo
 _DRAIN_S = 30.0
 # Of what a load is expected to take: the box may be busier than the last time.
 _CAUTION = 1.5
-_NICE = 10
+_NICE, _NICEST = 10, 19
 _GIVE_BACK_TRIES, _GIVE_BACK_S = 10, 0.02
 
 _T = TypeVar("_T")
@@ -274,7 +274,9 @@ class _Looking:
 def _step_back() -> None:
     """The calling thread gets what the others leave. Does nothing where the system keeps no such count per thread."""
     if hasattr(os, "setpriority"):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        thread = threading.get_native_id()
+        # Further down than it is, which anybody may go.
+        os.setpriority(os.PRIO_PROCESS, thread, min(os.getpriority(os.PRIO_PROCESS, thread) + _NICE, _NICEST))
 
 
 def _give_back() -> None:
