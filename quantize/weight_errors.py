@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantize.nest import Nested, Nester
+from quantize.nest import ROWS_AT_ONCE, Nested, Nester
 from release.planes import Floats, blocks, compose, dequantize
 
 _LAYER = re.compile(r"\.layers?\.(\d+)\.")
@@ -47,16 +47,14 @@ class Watched:
     def nest(self, name: str, weight: Floats, block_size: int) -> Nested:
         """See Nester."""
         nested = self._inner.nest(name, weight, block_size)
-        source, four = blocks(weight, block_size), nested.four
-        eight = compose(four.codes, nested.rest, four.scales, four.zeros, nested.steps)
-        self.errors.append(
-            WeightError(
-                name,
-                weight=_squares(source),
-                four=_squares(dequantize(four.codes, four.scales, four.zeros) - source),
-                eight=_squares(dequantize(*eight) - source),
-            )
-        )
+        squares = np.zeros(3)
+        for start in range(0, weight.shape[0], ROWS_AT_ONCE):
+            part = nested.rows(start, start + ROWS_AT_ONCE)
+            source, four = blocks(weight[start : start + ROWS_AT_ONCE], block_size), part.four
+            eight = compose(four.codes, part.rest, four.scales, four.zeros, part.steps)
+            gaps = (part.at_four_bits() - source, dequantize(*eight) - source)
+            squares += [float(np.square(values).sum(dtype=np.float64)) for values in (source, *gaps)]
+        self.errors.append(WeightError(name, *squares.tolist()))
         return nested
 
 
@@ -72,7 +70,3 @@ def by_layer(errors: Sequence[WeightError]) -> Mapping[int, tuple[float, float]]
 def _relative(errors: Sequence[WeightError], width: str) -> float:
     total = max(sum(error.weight for error in errors), 1e-30)
     return float((sum(getattr(error, width) for error in errors) / total) ** 0.5)
-
-
-def _squares(values: Floats) -> float:
-    return float(np.square(values).sum(dtype=np.float64))
