@@ -57,7 +57,7 @@ class Trials:
     def __init__(self, parts: TrialParts, settings: TrialSettings) -> None:
         self._parts, self._settings = parts, settings
         self._serving = ("", math.inf)  # the release on trial that serves, and since when
-        self._again_at = -math.inf
+        self._again = ("", -math.inf)  # a release that was refused, and when to try it once more
         self._checked: dict[str, float] = {}
 
     async def step(self, model: str, target: str, here: Mapping[str, Found], *, more_is_coming: bool) -> Slots:
@@ -77,7 +77,7 @@ class Trials:
             return await self._change(model, lambda now: now.proved(target, served.precision))
         if target not in here or target in slots.bad or served.release == target:
             return slots
-        if parts.clock() < self._again_at:
+        if target == self._again[0] and parts.clock() < self._again[1]:
             return slots
         bits = self._bits(here[target], served, more_is_coming=more_is_coming)
         return slots if not bits else await self._try(model, here[target], bits)
@@ -99,7 +99,7 @@ class Trials:
         error = await parts.activator.attempt(found.path, release, bits, "a release on trial")
         if error is None:
             return slots
-        self._again_at = parts.clock() + _AGAIN_S
+        self._again = (release, parts.clock() + _AGAIN_S)
         return await self._refused(model, found, error)
 
     async def _refused(self, model: str, found: Found, error: WeirError) -> Slots:
