@@ -33,6 +33,8 @@ _HEAD, _EMBEDDING = "lm_head", "model.embed_tokens"
 _QKV, _UP = ("attn.q_proj", "attn.k_proj", "attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")
 # Weights that see the same input are nested together; named as the exporter names them, packed or not.
 _PACKED: Mapping[str, tuple[str, ...]] = {"attn.qkv_proj": _QKV, "mlp.gate_up_proj": _UP}
+# Packed in some sources' layers, never in the exporter's graph; the parts are of equal size.
+_TAKEN_APART: Mapping[str, tuple[str, ...]] = {"mlp.gate_up_proj": _UP}
 _ALONE = ("attn.o_proj", "mlp.down_proj")
 
 
@@ -110,13 +112,15 @@ class Compensating:
 
         found: dict[str, tuple[Floats, Nested]] = {}
         for parts in _groups(layer):
+            names = _TAKEN_APART.get(parts[0], parts)
             weights = [_module(layer, part).weight.detach() for part in parts]
             whole = torch.cat(weights)
+            weights = [half for weight in weights for half in weight.chunk(len(names) // len(parts))]
             grid = source_grid(whole, block_size)
             self._on_grid += grid is not None
             planes = compensate(whole, covariances[parts[0]], block_size, grid)
             start = 0
-            for part, weight in zip(parts, weights, strict=True):
+            for part, weight in zip(names, weights, strict=True):
                 rows = slice(start, start + len(weight))
                 found[part] = weight.numpy().copy(), nested_rows(planes, rows, block_size)
                 weight.copy_(planes.four[rows])

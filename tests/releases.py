@@ -49,12 +49,12 @@ def tiny_family(family: str) -> Path:
 
     def build(draft: Path) -> None:
         source = tiny_family_folder(draft / "hf", family)
-        build_release(source, draft / "release", name=f"tiny-{family}", export=_here)
+        build_release(source, draft / "release", name=f"tiny-{family}", export=export_here)
 
     return _kept(f"tiny-{family}", build)
 
 
-def _here(source: SourceModel, work: Path, *, threads: int) -> Path:
+def export_here(source: SourceModel, work: Path, *, threads: int) -> Path:
     """Exports in this process, which has most of what that takes loaded already."""
     exporter.run(("-i", str(source.path), "-o", str(work / "exported"), "-p", "fp32", "-e", "cpu", "-c", str(work)))
     return work / "exported" / GRAPH

@@ -8,6 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quantize.architecture import read_source
+from quantize.build import build_release
+from quantize.calibration_text import read_text
+from quantize.compensate import Compensating
+from quantize.progress import Silent
 from release.folder import Release, open_release
 from runtime.ort.load import load_model
 from tests import releases
@@ -89,6 +94,17 @@ def test_what_a_family_has_of_its_own_would_show_if_it_were_lost(family: str, ch
     """Without this the comparison above could pass for a graph that leaves windows and caps out."""
     folder, _ = opened(family)
     assert distance(source_logits(folder, PROMPT, **change), source_logits(folder, PROMPT)) > APART
+
+
+@pytest.mark.parametrize("family", ["phi3", "gemma3"])
+def test_errors_are_compensated_in_every_matrix(family: str, tmp_path: Path) -> None:
+    """Phi-3 packs in its layers what the graph takes apart; Gemma 3 hands its layers masks of two kinds."""
+    source = releases.tiny_family(family) / "hf"
+    nester = Compensating(read_source(source), read_text(None), threads=1, progress=Silent())
+    build_release(source, tmp_path / "out", name="tiny", nester=nester, export=releases.export_here)
+    manifest = open_release(tmp_path / "out").manifest
+    assert manifest.recipe.method == "gptq"
+    assert all(matrix.residual_step == 0 for matrix in manifest.matrices if ".layers." in matrix.name)
 
 
 def test_a_context_ends_where_full_attention_would_differ() -> None:
