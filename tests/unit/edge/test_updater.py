@@ -101,8 +101,7 @@ async def test_a_server_that_misbehaves_with_files_is_survived(
         await made.run_until(lambda: made.holds(manifest), 60)
     assert open_release(made.store.folder(manifest.id)).precisions == (4, 8)
     refused = {event.source for event in made.events.of("TransferRefused")}  # type: ignore[union-attr]
-    assert refused <= {odd.url}
-    assert refused or fault in ("no_range", "absent", "truncated", "endless")
+    assert odd.url in refused or fault in ("no_range", "absent", "truncated", "endless")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
