@@ -38,7 +38,8 @@ def test_every_command_takes_json() -> None:
     signing = ("init", "status", "refresh", "rotate", "recover", "export-root")
     commands = (
         *("demo", "ask", "pull", "quantize", "doctor", "edge serve", "cloud serve", "engine serve"),
-        *("publish", "releases", "withdraw", "bundle export", "bundle import", *(f"keys {name}" for name in signing)),
+        *("bench quality", "bench transfer", "bench switching", "bundle export", "bundle import"),
+        *("publish", "releases", "withdraw", *(f"keys {name}" for name in signing)),
     )
     for command in commands:
         assert "--json" in CliRunner().invoke(app, [*command.split(), "--help"]).output, command
