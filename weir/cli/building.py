@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from release.manifest import Manifest
 
 
+class HeadBits(StrEnum):
+    """The width of head and embedding at 4 bits: nested like the rest, or 8 bits in both precisions."""
+
+    NESTED = "4"
+    EIGHT = "8"
+
+
 class Method(StrEnum):
     """How weights are rounded: with their errors compensated on a text, or each to its nearest code."""
 
@@ -50,6 +57,7 @@ class Order:
     method: Method = Method.GPTQ
     text: Path | None = None
     measuring: Measuring | None = field(default_factory=Measuring)
+    head_bits: HeadBits = HeadBits.NESTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,7 @@ def _release(
         progress=progress,
         threads=_threads(),
         export=export or export_graph,
+        head_bits=int(order.head_bits),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from weir.cli import report
-from weir.cli.building import Built, Method, Order, build
+from weir.cli.building import Built, HeadBits, Method, Order, build
 from weir.cli.classifying import build_classifier_release
 from weir.cli.extras import require
 from weir.cli.measuring import Measuring
@@ -60,6 +60,10 @@ def quantize(
     method: Annotated[
         Method, typer.Option(help="gptq compensates rounding errors on a text; rtn is quicker and worse at 4 bits.")
     ] = Method.GPTQ,
+    head_bits: Annotated[
+        HeadBits,
+        typer.Option(help="Head and embedding at 4 bits: nested like the rest (4), or 8 bits in both precisions."),
+    ] = HeadBits.NESTED,
     calibration_text: Annotated[
         Path | None, typer.Option(help="Text that gptq compensates errors on; default: Weir's own.")
     ] = None,
@@ -97,6 +101,8 @@ def quantize(
             "calibration compares with a cloud model: name it with --cloud-reference, or say --no-calibrate "
             "(such a release answers, but cannot tell when to escalate)"
         )
+    if task is Task.CLASSIFY and head_bits is not HeadBits.NESTED:
+        raise report.BadUse("--head-bits is for models that write text: leave it out with --task classify")
     if calibration_text is not None and method is Method.RTN:
         raise report.BadUse("--calibration-text is for --method gptq: rtn looks at no text")
     if not evaluate and (evaluation_text or evaluation_csv or max_kl or min_agreement):
@@ -107,7 +113,7 @@ def quantize(
     reference = cloud_reference if calibrate else None
     order = Order(
         source, out, name, version, reference, items, max_disagreement, method, calibration_text,
-        measuring if evaluate else None,
+        measuring if evaluate else None, head_bits,
     )  # fmt: skip
     with Bars(report.err(), quiet=as_json) as progress:
         if task is Task.CLASSIFY:

@@ -26,12 +26,13 @@ from release.errors import ReleaseError
 from release.folder import open_release
 from release.manifest import CALIBRATION, Manifest
 from runtime.cpu import cpu_class
-from weir.cli.building import Method, Order, build
+from weir.cli.building import HeadBits, Method, Order, build
 from weir.demo.errors import DemoError
 from weir.demo.questions import Catalogue, as_records
 
 MAX_DISAGREEMENT = 0.1
 _CODE = ("quantize", "runtime.ort", "router.confidence", "runtime.tokenizer", "runtime.text")
+_METHOD, _HEAD = Method.RTN, HeadBits.EIGHT  # what the acts were set on
 _PAIRS = {
     False: ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"),
     True: ("qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct"),
@@ -52,6 +53,7 @@ class Prepared:
         whole = [entry for entry in self.manifest.calibrations if entry.commit_rule == "end"]
         return {
             "n": max((entry.n for entry in whole), default=0),
+            "weights": [_METHOD.value, _HEAD.value],
             "max_disagreement": MAX_DISAGREEMENT,
             "per_precision": {
                 str(entry.precision): {
@@ -77,8 +79,11 @@ def prepare(catalogue: Catalogue, *, full: bool, progress: Progress) -> Prepared
         manifest = _known(out)
         if manifest is not None:
             return Prepared(out, manifest, cloud, built=False)
-        # Its acts were set on these weights; and nobody waits for figures of a release that is not published.
-        order = Order(edge_name, out, None, "1.0.0", cloud_name, None, MAX_DISAGREEMENT, Method.RTN, measuring=None)
+        # Nobody waits for figures of a release that is not published.
+        order = Order(
+            edge_name, out, None, "1.0.0", cloud_name, None, MAX_DISAGREEMENT, _METHOD,
+            measuring=None, head_bits=_HEAD,
+        )  # fmt: skip
         return Prepared(out, build(order, progress).manifest, cloud, built=True)
 
 
