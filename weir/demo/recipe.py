@@ -53,7 +53,6 @@ class Prepared:
         whole = [entry for entry in self.manifest.calibrations if entry.commit_rule == "end"]
         return {
             "n": max((entry.n for entry in whole), default=0),
-            "weights": [_METHOD.value, _HEAD.value],
             "max_disagreement": MAX_DISAGREEMENT,
             "per_precision": {
                 str(entry.precision): {
@@ -100,6 +99,7 @@ def recipe_digest(edge: Source, cloud: Source, catalogue: Catalogue) -> str:
     recipe = {
         "edge": edge.sha256,
         "cloud": cloud.sha256,
+        "weights": [_METHOD.value, _HEAD.value],
         "items": items_digest(from_records(as_records(catalogue.fitted))),
         "max_disagreement": MAX_DISAGREEMENT,
         "cpu_class": cpu_class(),
