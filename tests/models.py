@@ -76,11 +76,11 @@ def tiny_qwen2_folder(folder: Path, seed: int = 1, tied: bool = True) -> Path:
     return _write(folder, Qwen2ForCausalLM, config, seed)
 
 
-def tiny_family_folder(folder: Path, family: str, seed: int = 3) -> Path:
-    """A random model of one of FAMILY_SETTINGS, its norms' weights random too."""
+def tiny_family_folder(folder: Path, family: str | tuple[str, Mapping[str, Any]], seed: int = 3) -> Path:
+    """A random model of one of FAMILY_SETTINGS, or of other settings, its norms' weights random too."""
     import transformers
 
-    kind, settings = FAMILY_SETTINGS[family]
+    kind, settings = FAMILY_SETTINGS[family] if isinstance(family, str) else family
     config_kind = {"Gemma3": "Gemma3TextConfig"}.get(kind, f"{kind}Config")
     config = getattr(transformers, config_kind)(**{**_SHAPE, **settings})
     return _write(folder, getattr(transformers, f"{kind}ForCausalLM"), config, seed, norms=True)

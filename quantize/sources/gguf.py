@@ -8,82 +8,87 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from quantize.families import FAMILIES
 from quantize.sources.cache import disk_full
-from quantize.sources.errors import BadModel, ConversionFailed, UnknownArchitecture
+from quantize.sources.errors import ConversionFailed, UnknownArchitecture
+from quantize.sources.gguf_header import Keys, read_header, read_keys
 from runtime.child import PARENT_VARIABLE, die_with_parent
 
-ARCHITECTURES: Mapping[str, str] = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _LIMIT_S = 1800.0
-_MAX_TEXT_BYTES = 16 << 20
-# Sizes of GGUF's scalar value types; 8 is a string, 9 an array.
-_SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-_STRING, _ARRAY = 8, 9
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What a GGUF file says about itself; empty where it says nothing."""
-
-    architecture: str
-    licence: str
-
-
-def read_header(path: Path) -> Header:
-    """Reads the keys before the tokenizer's. Raises BadModel or UnknownArchitecture."""
-    with path.open("rb") as handle:
-        if handle.read(4) != b"GGUF":
-            raise BadModel(f"{path} is not a GGUF file")
-        try:
-            found = _general(handle)
-        except (struct.error, UnicodeDecodeError, KeyError) as error:
-            raise BadModel(f"{path} is a damaged GGUF file: fetch it anew") from error
-    name = found.get("general.architecture", "")
-    if name not in ARCHITECTURES:
-        raise UnknownArchitecture(
-            f"{path} holds the GGUF architecture {name or 'none'!r}; Weir can read {', '.join(ARCHITECTURES)}"
-        )
-    return Header(ARCHITECTURES[name], found.get("general.license", ""))
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
     """What config.json would say after the conversion, as far as sizes depend on it. Reads no weights."""
-    from gguf import GGUFReader
-
     kind = read_header(path).architecture
-    reader = GGUFReader(path)
-    prefix = str(reader.fields["general.architecture"].contents())
-
-    def stated(key: str) -> Any:
-        found = reader.fields.get(f"{prefix}.{key}")
-        return None if found is None else found.contents()
-
-    tokens = reader.fields.get("tokenizer.ggml.tokens")
+    keys = read_keys(path)
     config = {
         "model_type": next(family.name for family in FAMILIES.values() if family.architecture == kind),
-        "hidden_size": stated("embedding_length"),
-        "intermediate_size": stated("feed_forward_length"),
-        "num_hidden_layers": stated("block_count"),
-        "num_attention_heads": stated("attention.head_count"),
-        "num_key_value_heads": stated("attention.head_count_kv"),
-        "head_dim": stated("attention.key_length"),
-        "max_position_embeddings": stated("context_length"),
-        "vocab_size": stated("vocab_size") or (None if tokens is None else len(tokens.data)),
-        "tie_word_embeddings": all(tensor.name != "output.weight" for tensor in reader.tensors),
+        "hidden_size": keys("embedding_length"),
+        "intermediate_size": keys("feed_forward_length"),
+        "num_hidden_layers": keys("block_count"),
+        "num_attention_heads": keys("attention.head_count"),
+        "num_key_value_heads": keys("attention.head_count_kv"),
+        "head_dim": keys("attention.key_length"),
+        "max_position_embeddings": keys("context_length"),
+        "sliding_window": keys("attention.sliding_window"),
+        "vocab_size": keys("vocab_size") or keys.lengths.get("tokenizer.ggml.tokens"),
+        "tie_word_embeddings": "output.weight" not in keys.tensors,
     }
     return {key: value for key, value in config.items() if value is not None}
 
 
+def refuse_what_would_be_lost(path: Path) -> None:
+    """Raises UnknownArchitecture where the file holds what its conversion passes over, so that answers would differ."""
+    keys = read_keys(path)
+    told = next((told for rule in _LOST if (told := rule(keys)) is not None), None)
+    if told is not None:
+        raise UnknownArchitecture(f"{path} {told}, which its conversion would lose: pull the original model instead")
+
+
+def _rotary_factors(keys: Keys) -> str | None:
+    factors = sorted(name for name in keys.tensors if name.startswith(("rope_freqs", "rope_factors")))
+    return f"scales its rotary positions by {factors[0]}" if factors else None
+
+
+def _rotary_scaling(keys: Keys) -> str | None:
+    kind = keys("rope.scaling.type")
+    return None if kind in (None, "none") else f"scales its rotary positions ({kind})"
+
+
+def _heads(keys: Keys) -> str | None:
+    assumed = (keys("embedding_length") or 0) // max(keys("attention.head_count") or 1, 1)
+    assumed = 128 if keys.architecture == "qwen3" else assumed
+    width, rotated = keys("attention.key_length") or assumed, keys("rope.dimension_count")
+    if keys.architecture not in ("llama", "gemma2", "gemma3") and width != assumed:
+        return f"has heads of {width} values instead of {assumed}"
+    if keys.architecture != "llama" and rotated not in (None, width):
+        return f"rotates {rotated} of the {width} values of a head"
+    return None
+
+
+def _gemma(keys: Keys) -> str | None:
+    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    for name, usual in caps.items() if keys.architecture == "gemma2" else ():
+        if keys(name) not in (None, usual):
+            return f"caps at {name} {keys(name)} instead of {usual}"
+    # The 27B models of both generations scale their attention by another number than the file says.
+    if (keys.architecture, keys("block_count")) in (("gemma2", 46), ("gemma3", 62)):
+        return "is a 27B model, with an attention scale of its own"
+    return None
+
+
+_LOST = (_rotary_factors, _rotary_scaling, _heads, _gemma)
+
+
 def convert(path: Path, folder: Path) -> None:
-    """Fills `folder`. Raises ConversionFailed or DiskFull; blocks for up to half an hour."""
+    """Fills `folder`. Raises UnknownArchitecture, ConversionFailed or DiskFull; blocks for up to half an hour."""
+    refuse_what_would_be_lost(path)
     threads = os.environ.get("OMP_NUM_THREADS") or str(len(os.sched_getaffinity(0)))
     environment = {
         **os.environ,
@@ -110,47 +115,12 @@ def convert(path: Path, folder: Path) -> None:
     raise ConversionFailed(f"converting {path} failed: {last}. If the file may be cut short or damaged, fetch it anew")
 
 
-def _general(handle: BinaryIO) -> dict[str, str]:
-    version, _, keys = struct.unpack("<IQQ", handle.read(20))
-    if version not in (2, 3):
-        raise KeyError(version)
-    found = {}
-    for _ in range(keys):
-        key = _text(handle)
-        (kind,) = struct.unpack("<I", handle.read(4))
-        if kind == _STRING:
-            found[key] = _text(handle)
-        elif kind == _ARRAY:
-            _skip_array(handle)
-        else:
-            handle.seek(_SCALARS[kind], os.SEEK_CUR)
-        if key.startswith("tokenizer.") and "general.architecture" in found:
-            break
-    return found
-
-
-def _text(handle: BinaryIO) -> str:
-    (length,) = struct.unpack("<Q", handle.read(8))
-    if length > _MAX_TEXT_BYTES:
-        raise KeyError(length)
-    return handle.read(length).decode("utf-8")
-
-
-def _skip_array(handle: BinaryIO) -> None:
-    kind, count = struct.unpack("<IQ", handle.read(12))
-    if kind == _STRING:
-        for _ in range(count):
-            _text(handle)
-    else:
-        handle.seek(_SCALARS[kind] * count, os.SEEK_CUR)
-
-
-def _main(path: Path, folder: Path) -> None:
-    """In the process of its own."""
+def convert_here(path: Path, folder: Path) -> None:
+    """The conversion itself, in this process, with as many threads as OMP_NUM_THREADS says."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     model = AutoModelForCausalLM.from_pretrained(
         path.parent,
@@ -159,6 +129,9 @@ def _main(path: Path, folder: Path) -> None:
         # Without it the weights stay packed, and such a model refuses to be saved.
         quantization_config=GgufConfig(dequantize=True),
     )
+    window = read_keys(path)("attention.sliding_window")
+    if window is not None and hasattr(model.config, "sliding_window"):
+        model.config.sliding_window = window  # some families' is passed over
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     # Written through a private temporary file: give it the mode of its neighbours.
@@ -168,4 +141,4 @@ def _main(path: Path, folder: Path) -> None:
 
 if __name__ == "__main__":
     die_with_parent()
-    _main(Path(sys.argv[1]), Path(sys.argv[2]))
+    convert_here(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -26,6 +26,7 @@ from quantize.sources import gguf, wheels
 from quantize.sources.cache import Cache, disk_faults, megabytes, sha256_of, write_json
 from quantize.sources.catalogue import Catalogue, Entry, shipped
 from quantize.sources.errors import MirrorsOff, NoNetwork, UnknownModel
+from quantize.sources.gguf_header import read_header
 from quantize.sources.hub import Hub, NoAnswer, Refused, Repository, chosen
 
 HUB_ID = re.compile(r"^([A-Za-z0-9][\w.-]*/[\w.-]+)(?::([\w.-]+\.gguf))?$")
@@ -154,7 +155,7 @@ class Sources:
             self._publish_folder(key, arrived, source)
 
     def _gguf_file(self, path: Path) -> Source:
-        header = gguf.read_header(path)
+        header = read_header(path)
         digest = sha256_of(path)
         key = f"{path.stem}-{digest[:12]}"
         source = _Stated(path.stem, header.licence or "not stated", f"file {path}", digest)
@@ -172,7 +173,7 @@ class Sources:
         return self._once(key, lambda: self._publish_links(key, path, source))
 
     def _publish_gguf(self, key: str, path: Path, source: _Stated) -> None:
-        gguf.read_header(path)
+        read_header(path)
         self._cache.require(path.stat().st_size * _GROWTH, f"converting {source.name}")
         task = f"convert {source.name}"
         self._progress.start(task, None, "steps")

@@ -9,20 +9,22 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from quantize.sources.cache import Cache, disk_faults
 from quantize.sources.errors import BadModel, ConversionFailed, DiskFull, SourceError, UnknownArchitecture, UnknownModel
-from quantize.sources.gguf import read_header
+from quantize.sources.gguf import convert, convert_here, read_config, refuse_what_would_be_lost
+from quantize.sources.gguf_header import read_header, read_keys
 from quantize.sources.hub import Hub
 from quantize.sources.resolve import Source, Sources, resolve
 from quantize.sources.transfer import Wanted, fetch
 from tests.fakes.file_server import FileServer
 from tests.fakes.progress import Recorder
-from tests.models import CHAT_TEMPLATE, tiny_llama_folder, tiny_qwen2_folder
-from tests.tiny_gguf import write_qwen2_gguf
+from tests.models import CHAT_TEMPLATE, tiny_family_folder, tiny_llama_folder, tiny_qwen2_folder
+from tests.tiny_gguf import write_gguf, write_keys, write_qwen2_gguf
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,69 @@ def test_gguf_becomes_bf16_safetensors_once(qwen: Path, tmp_path: Path) -> None:
     assert ids[0] == ids[1]
     assert (source.folder / "chat_template.jinja").read_text() == CHAT_TEMPLATE
     assert (source.licence, source.origin) == ("apache-2.0", f"file {file}")
+
+
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+# As GGUF files of each family are, whose conversions take some entries for granted.
+_AS_GGUF: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3": ("Qwen3", {"head_dim": 128, "rope_parameters": _ROPE, "tie_word_embeddings": False}),
+    "phi3": ("Phi3", {"sliding_window": 96, "rope_parameters": {**_ROPE, "partial_rotary_factor": 1.0}}),
+    "gemma2": ("Gemma2", {"head_dim": 32, "sliding_window": 8, "rope_parameters": _ROPE}),
+    "gemma3": (
+        "Gemma3",
+        {
+            "head_dim": 32,
+            "sliding_window": 8,
+            "rope_parameters": {"sliding_attention": _ROPE, "full_attention": _ROPE},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("family", _AS_GGUF)
+def test_gguf_of_a_family_becomes_the_model_it_was_made_of(family: str, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    source = tiny_family_folder(tmp_path / "hf", _AS_GGUF[family])
+    stated = {"sliding_window": 96} if family == "phi3" else {}
+    file = write_gguf(source, tmp_path / "tiny.gguf", family, **stated)
+    (tmp_path / "out").mkdir()
+    refuse_what_would_be_lost(file)
+    convert_here(file, tmp_path / "out")
+    original, converted = (load_file(folder / "model.safetensors") for folder in (source, tmp_path / "out"))
+    assert original.keys() == converted.keys()
+    for name, tensor in original.items():  # Gemma's norms go through the format with 1 added
+        assert torch.allclose(tensor.bfloat16().float(), converted[name].float(), atol=0.01 if "norm" in name else 0)
+    configs = [json.loads((folder / "config.json").read_text()) for folder in (source, tmp_path / "out")]
+    differing = {key for key in configs[0] if configs[0][key] != configs[1].get(key)}
+    assert differing <= {"dtype", "rms_norm_eps"}
+    assert {key: configs[0][key] for key in read_config(file)} == dict(read_config(file))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "stated", "told"),
+    [
+        ("llama", {"rope__scaling__type": "yarn"}, "scales its rotary positions"),
+        ("qwen2", {"attention__key_length": 24}, "heads of 24 values instead of 16"),
+        ("phi3", {"rope__dimension_count": 8}, "rotates 8 of the 16 values"),
+        ("qwen3", {"attention__key_length": 64}, "heads of 64 values instead of 128"),
+        ("gemma2", {"final_logit_softcapping": 12.0}, "caps at final_logit_softcapping"),
+    ],
+)
+def test_gguf_that_its_conversion_would_change_is_refused(
+    qwen: Path, tmp_path: Path, architecture: str, stated: dict[str, Any], told: str
+) -> None:
+    file = write_keys(qwen, tmp_path / "tiny.gguf", architecture, stated)
+    with pytest.raises(UnknownArchitecture, match=f"{told}.*pull the original"):
+        refuse_what_would_be_lost(file)
+
+
+def test_gguf_with_rotary_factors_is_refused(qwen: Path, tmp_path: Path) -> None:
+    file = write_keys(qwen, tmp_path / "tiny.gguf", "llama", {}, tensors=("rope_freqs.weight",))
+    assert read_keys(file).tensors == {"rope_freqs.weight"}
+    with pytest.raises(UnknownArchitecture, match=r"by rope_freqs\.weight, which its conversion would lose"):
+        convert(file, tmp_path)
 
 
 def test_gguf_of_another_family_is_refused_unread(tmp_path: Path) -> None:
