@@ -14,7 +14,7 @@ from weir.cli.models import Json
 
 def switching(
     release: Annotated[Path | None, typer.Option(help="Nested release to serve; default: SmolLM2, built once.")] = None,
-    seconds: Annotated[float, typer.Option(min=2, max=600, help="How long each of the four phases lasts.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=2, max=600, help="How long each of the five phases lasts.")] = 45.0,
     per_minute: Annotated[float, typer.Option(min=1, max=60_000, help="Requests a minute.")] = 200.0,
     slots: Annotated[int, typer.Option(min=1, max=64, help="The engine's slots.")] = 4,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="The engine's; default: all cores.")] = None,
@@ -57,7 +57,8 @@ def _draw(found: dict[str, Any]) -> None:
         for name, why in result["refused"].items():
             report.out().print(f"{way}: {name} was refused: {why}", markup=False, soft_wrap=True)
     report.out().print(
-        f"{found['failed']} failed; p99 of the worst phase {found['p99_ratio']} times the steady one, "
-        f"{found['p99_ratio_short_queue']} times with a short queue",
+        f"{found['failed']} failed; p99 of the worst change {found['p99_ratio']} times that of the better steady phase "
+        f"({found['p99_ratio_same_weights']} times that of the same weights); with a short queue "
+        f"{found['p99_ratio_short_queue']} ({found['p99_ratio_short_queue_same_weights']})",
         soft_wrap=True,
     )
