@@ -15,7 +15,7 @@ from bench.transfer.replay import replay
 from bench.transfer.simulate import Arrival, Way
 from bench.transfer.traces import Trace
 
-_PATIENCE, _MARGIN_S = 3.0, 90.0  # how much longer than the trace says a delivery may take
+_PATIENCE, _MARGIN_S = 3.0, 240.0  # how much longer than the trace says a delivery may take
 
 
 async def deliver(origin: Origin, goods: Goods, way: Way, trace: Trace, folder: Path) -> Arrival:
