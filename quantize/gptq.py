@@ -23,7 +23,7 @@ from release.planes import OFFSET_ZERO, RESIDUAL_ZERO
 
 STEPS = (16, 14, 12, 11, 10, 9, 8, 7, 6, 5, 4)
 _MOST = 15
-_DAMPING = (0.01, 0.1, 1.0)  # parts of the mean diagonal; more only where less is not positive definite
+_DAMPING = (0.05, 0.2, 1.0)  # parts of the mean diagonal; more only where less is not positive definite
 _LEAST_SCALE = 2.0**-24
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
 _FITS = 2

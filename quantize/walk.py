@@ -93,6 +93,7 @@ def _load(source: SourceModel) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # whoever calls shows the progress
+    logging.set_verbosity_error()  # that there is no head is meant
     try:
         return AutoModel.from_pretrained(source.path, dtype="auto", local_files_only=True).eval()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
