@@ -9,6 +9,7 @@ from pathlib import Path
 from release.errors import ReleaseError
 from release.listing import Found, list_releases
 
+GENERATE = "generate"  # a manifest's task, where the model writes text
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -21,10 +22,15 @@ def start_with(root: Path, model: str) -> Found:
     if not listing.found:
         broken = "; ".join(listing.broken.values())
         raise ReleaseError(f"no release in {root}: {broken or 'build one with `weir quantize`'}")
-    names = sorted({found.manifest.name for found in listing.found})
-    matching = [found for found in listing.found if not model or found.manifest.name == model]
-    if not matching and len(listing.found) == 1:
-        return listing.found[0]  # `model` is then a served name of the operator's choice
+    writing = [found for found in listing.found if found.manifest.task == GENERATE]
+    if not writing:
+        raise ReleaseError(
+            f"{root} holds classifiers only, which a node does not serve yet: point to one that writes text"
+        )
+    names = sorted({found.manifest.name for found in writing})
+    matching = [found for found in writing if not model or found.manifest.name == model]
+    if not matching and len(writing) == 1:
+        return writing[0]  # `model` is then a served name of the operator's choice
     if not matching:
         raise ReleaseError(f"no release of {model!r} in {root}; there are {', '.join(names)}")
     if not model and len(names) > 1:

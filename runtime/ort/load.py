@@ -15,7 +15,9 @@ from runtime.cpu import cpu_class
 from runtime.memory import trim
 from runtime.ort.reclaim import Packed, drop_file_pages
 from runtime.ort.selftest import first_logits, try_out
-from runtime.ort.session import OrtSession, OrtStepModel
+from runtime.ort.session import GraphError, OrtSession, OrtStepModel
+
+GENERATE = "generate"  # the task of a manifest whose model writes text
 
 _log = logging.getLogger("weir.runtime")
 
@@ -44,6 +46,8 @@ def load_model(
 
     `capacity` is in tokens per slot, at most the model's own context. Raises ReleaseError or GraphError.
     """
+    if release.manifest.task != GENERATE:
+        raise GraphError(f"release {release.id} is made to {release.manifest.task}, not to write text")
     began = time.monotonic()
     graph, arrays = release.graph(precision), _initializers(release, precision)
     digest = weight_digest(graph, arrays)

@@ -26,7 +26,7 @@ from release.manifest import (
 _FILES = (BASE, PLANE_HI, PLANE_LO, graph_name(4), graph_name(8), TOKENIZER)
 
 
-def write_release(folder: Path, name: str = "tiny", version: str = "1.0.0") -> Manifest:
+def write_release(folder: Path, name: str = "tiny", version: str = "1.0.0", task: str = "generate") -> Manifest:
     """A release folder that verifies; its id depends on name and version."""
     folder.mkdir(parents=True)
     for file in _FILES:
@@ -43,6 +43,7 @@ def write_release(folder: Path, name: str = "tiny", version: str = "1.0.0") -> M
         eos_token_ids=(2,),
         cloud=CloudReference("big"),
         recipe=Recipe("rtn", 32, 8, 4),
+        task=task,
     )
     text = write(manifest)
     (folder / MANIFEST_NAME).write_text(text)

@@ -411,6 +411,14 @@ async def test_the_watch_notices_an_engine_that_goes_and_comes() -> None:
     assert [event.available for event in events.seen if isinstance(event, EngineChanged)] == [True, False, True]
 
 
+def test_a_node_does_not_start_on_a_classifier(root: Path) -> None:
+    write_release(root / "c", name="intents", task="classify")
+    with pytest.raises(ReleaseError, match="holds classifiers only"):
+        start_with(root, "")
+    written = write_release(root / "d", version="1.1.0")
+    assert start_with(root, "").manifest.id == written.id
+
+
 def test_a_node_starts_with_the_newest_release_of_its_model(root: Path) -> None:
     with pytest.raises(ReleaseError, match="not a folder"):
         start_with(root, "")
