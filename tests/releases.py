@@ -23,8 +23,8 @@ _DIGITS, _KEPT = 12, 4
 # Parts of quantize that leave these releases, rounded to nearest, as they are: changing them builds nothing anew.
 _AFTER_THE_BUILD = {
     "agreement", "calibrate", "edge_answers", "evaluate", "evaluation", "evaluation_text", "fit", "gates", "items",
-    "levels", "measure", "progress", "quality_plots", "quality_report", "reference", "sealing", "selftest", "subjects",
-    "verdicts", "weight_errors",
+    "levels", "measure", "progress", "quality_plots", "quality_report", "reference", "sealing", "selftest", "sizes",
+    "speed", "subjects", "verdicts", "weight_errors",
 }  # fmt: skip
 _OTHER_METHODS = {"calibration_text", "compensate", "gptq", "grid", "walk"}
 
