@@ -157,7 +157,8 @@ class StoreStarts:
 
     def _here(self) -> tuple[str, Mapping[str, Found]]:
         found = self._store.found()
-        names = {entry.manifest.name for entry in found} | set(self._slots.models())
+        # Slots of a model that has no release here any more (another one took its place) say nothing.
+        names = {entry.manifest.name for entry in found} or set(self._slots.models())
         model = model_among(names, self._config.model)
         whole = {
             entry.manifest.id: entry

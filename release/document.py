@@ -73,9 +73,13 @@ def _read(hint: Any, value: object, path: str) -> Any:
 
 def _scalar(hint: Any, value: object, path: str) -> Any:
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise DocumentError(f"{path} must be a finite number, not {value}")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise DocumentError(f"{path} must be a finite number, not {number}")
+        return number
     if hint is bool or isinstance(value, bool):
         fits = hint is bool and isinstance(value, bool)
     else:

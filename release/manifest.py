@@ -330,7 +330,10 @@ def read(text: str | bytes) -> Manifest:
         manifest = parse(Manifest, content)
     except DocumentError as error:
         raise ManifestError(f"the manifest is wrong: {error}") from error
-    expected = release_id(content)
+    try:
+        expected = release_id(content)
+    except ValueError as error:  # NaN or an infinity in a field that is not known
+        raise ManifestError(f"the manifest is wrong: {error}") from error
     if manifest.id != expected:
         raise ManifestError(f"the manifest's id is {manifest.id!r}, but its content is {expected}: it was altered")
     return manifest

@@ -51,5 +51,5 @@ class Ledger:
         try:
             content = json.loads(self._path.read_text())
             return str(content["day"]), max(0, int(content["bytes"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return "", 0

@@ -21,9 +21,11 @@ import httpx
 
 from release.trust.errors import Absent, FetchFailed, TooLong
 
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 _GONE = (404, 410)
 _BLOCK = 256 << 10
+# What httpx lets through of addresses and proxies (in the environment) that nothing can connect to.
+_UNUSABLE = (ValueError, ImportError, OverflowError, ExceptionGroup)
 _HEADERS = {"accept-encoding": "identity", "user-agent": "weir-updater"}
 
 
@@ -136,6 +138,10 @@ class HttpSource:
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
             told = str(error) or type(error).__name__
             raise FetchFailed(f"{self._url} failed at {path} after {received} bytes: {told}") from error
+        except _UNUSABLE as error:
+            causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+            told = "; ".join(str(cause) or type(cause).__name__ for cause in causes)
+            raise FetchFailed(f"{self._url} failed at {path}, its address or a proxy's: {told}") from error
 
     def _demand_plain(self, head: httpx.Response, path: str) -> None:
         status = head.status_code

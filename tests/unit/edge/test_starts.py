@@ -179,3 +179,11 @@ def test_too_little_memory_is_not_held_against_what_served(tmp_path: Path) -> No
     launching.refuse("there is too little memory for these weights")
     assert launching.start()[0] == manifest.id
     assert not launching.now.bad
+
+
+def test_slots_of_a_model_that_is_not_here_any_more_keep_no_engine_from_starting(tmp_path: Path) -> None:
+    launching = Launching(tmp_path)
+    launching.slots.change("another", lambda now: now.offered("another@1.0.0+0123456789ab"))
+    manifest = launching.add("1.0.0")
+    assert launching.starts.there()
+    assert launching.start()[0] == manifest.id

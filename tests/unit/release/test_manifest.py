@@ -156,3 +156,14 @@ def test_numbers_that_are_none_are_refused() -> None:
     text = edited(lambda content: None).replace('"intercept": -1.0', '"intercept": NaN')
     with pytest.raises(ManifestError, match=r"calibrations\[0\].intercept must be a finite number"):
         read(text)
+
+
+def test_numbers_beyond_all_bounds_are_refused() -> None:
+    text = edited(lambda content: None).replace('"intercept": -1.0', f'"intercept": {10**400}')
+    with pytest.raises(ManifestError, match=r"calibrations\[0\].intercept must be a finite number"):
+        read(text)
+
+
+def test_no_number_in_a_field_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ManifestError, match="wrong"):
+        read(edited(lambda content: None).replace("{", '{"later": NaN,', 1))
