@@ -174,7 +174,7 @@ def export_root(
     out: Annotated[Path | None, typer.Option(help="File to write; default: printed.")] = None,
     as_json: Json = False,
 ) -> None:
-    """The newest root, to pin nodes to (`trusted_root` of an edge). It is public; how it gets to a node must be safe."""
+    """The newest root, to pin nodes to (an edge's `trusted_root`). It is public; how it gets to a node must be safe."""
     require("publish", "weir keys")
     from release.repository.ceremony import trusted_root
 
