@@ -117,6 +117,9 @@ class Launcher:
         front = asyncio.create_task(self.front.run())
         stop = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([engine, front, stop], return_when=asyncio.FIRST_COMPLETED)
+        for part in (front, engine):
+            if part.done() and not part.cancelled():
+                _log.error("the node ends", exc_info=part.exception())
         for task in (stop, front, engine):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -102,7 +102,7 @@ class Front:
     def loops(self) -> list[Coroutine[None, None, None]]:
         """What runs beside the servers."""
         following = [self.follower.run()] if self.config.upstream else []
-        updating = [self.updating.updater.run()] if self.updating is not None else []
+        updating = [self.updating.run()] if self.updating is not None else []
         return [self.local.watch(), self.precision.run(), *following, *updating]
 
     async def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +33,9 @@ from runtime.ort.footprint import load_bytes
 
 _SPENT_NAME = "spent.json"
 _PREFILL_CHUNK = 128  # the engine's
+_ANEW_S = 10.0
+
+_log = logging.getLogger("weir.edge.front")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,15 @@ class Updating:
 
     updater: Updater
     sources: tuple[Source, ...]
+
+    async def run(self) -> None:
+        """Until cancelled. What breaks in here must not take the servers along: it is told and begun anew."""
+        while True:
+            try:
+                await self.updater.run()
+            except Exception:  # noqa: BLE001 - whatever it was, the servers go on
+                _log.exception("the updater broke; it begins anew in %.0f s, and what serves goes on", _ANEW_S)
+            await asyncio.sleep(_ANEW_S)
 
     async def close(self) -> None:
         for source in self.sources:

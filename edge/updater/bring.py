@@ -54,6 +54,7 @@ class Bringer:
         self.fetching: Fetching | None = None
         self.moved_bytes = self._planned_bytes = 0
         self._told_at = self._told_bytes = 0.0
+        self.looked_at: frozenset[str] = frozenset()  # releases that were here at the last look
 
     async def step(self, offer: Offer | None) -> bool:
         """Brings one part of the target; says whether there was something to do.
@@ -107,9 +108,18 @@ class Bringer:
         coming = self.coming if partial else None
         manifest, objects = (coming.manifest, (coming.sha256,)) if coming is not None else (None, ())
 
+        store, looked_at = self._parts.store, self.looked_at
+
         def work() -> int:
-            with self._parts.store.locked():
-                return self._parts.store.collect(filter(None, keep), manifest, objects)
+            with store.locked():
+                # What was carried here since the last look: nobody has judged it yet.
+                fresh = {
+                    found.manifest.id
+                    for found in store.found()
+                    if found.manifest.id not in looked_at
+                    and store.complete(found.manifest.id, first_part(found.manifest))
+                }
+                return store.collect(filter(None, keep | fresh), manifest, objects)
 
         freed = await in_thread(work)
         if freed:

@@ -22,7 +22,7 @@ from release.store import Store
 from release.trust.client import Catalogue, TrustClient
 from release.trust.errors import FetchFailed
 
-_FILE_S = 30.0
+_FILE_S, _LEAST_BYTES_PER_S = 30.0, 1000.0  # a thin link has longer for a longer file
 
 
 class Catalogues:
@@ -113,11 +113,12 @@ class _Bridge:
     def __call__(self, path: str, most_bytes: int) -> bytes:
         if self._stopped:
             raise FetchFailed("the node is stopping")
-        self._underway = asyncio.run_coroutine_threadsafe(self._get(path, most_bytes), self._loop)
+        within_s = _FILE_S + most_bytes / _LEAST_BYTES_PER_S
+        self._underway = asyncio.run_coroutine_threadsafe(self._get(path, most_bytes, within_s), self._loop)
         try:
-            return self._underway.result(_FILE_S + 5)
+            return self._underway.result(within_s + 5)
         except TimeoutError as error:
-            raise FetchFailed(f"{self._source.name} did not send {path} within {_FILE_S:.0f} s") from error
+            raise FetchFailed(f"{self._source.name} did not send {path} within {within_s:.0f} s") from error
         except CancelledError as error:
             raise FetchFailed("the node is stopping") from error
 
@@ -126,8 +127,8 @@ class _Bridge:
         if self._underway is not None:
             self._underway.cancel()
 
-    async def _get(self, path: str, most_bytes: int) -> bytes:
-        async with asyncio.timeout(_FILE_S):
+    async def _get(self, path: str, most_bytes: int, within_s: float) -> bytes:
+        async with asyncio.timeout(within_s):
             content = await self._source.get(path, most_bytes)
         self._moved(len(content), self._source)
         return content

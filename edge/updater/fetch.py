@@ -66,6 +66,7 @@ class Fetcher:
         self._patience = patience or Patience()
         self._standing = {source.name: _Standing() for source in sources}
         self.rate: float | None = None
+        self.kept_bytes = 0  # that came and stood: what was wrong does not count
 
     async def file(
         self, release: str, file: File, pace: Callable[[], Pace], moved: Callable[[int, Source], None]
@@ -78,9 +79,12 @@ class Fetcher:
         if self._store.has(file):
             return
         with await in_thread(self._store.partial, file) as partial:
-            attempt = _Attempt(self, release, partial, pace, moved)
-            while partial.missing and not self._store.has(file):
-                await attempt.step()
+            attempt, before = _Attempt(self, release, partial, pace, moved), partial.have
+            try:
+                while partial.missing and not self._store.has(file):
+                    await attempt.step()
+            finally:
+                self.kept_bytes += max(0, partial.have - before)
             if not self._store.has(file):
                 await in_thread(partial.finish)
 

@@ -114,7 +114,7 @@ class Updater:
     # --- the files
 
     async def _bringing(self) -> None:
-        failures, moved = 0, 0
+        failures, kept = 0, 0
         while True:
             try:
                 busy = await self._bringer.step(self._offer(self._bringer.target))
@@ -125,8 +125,8 @@ class Updater:
             except (ReleaseError, OSError) as error:
                 self._problem = str(error)
                 self._keep(self._bringer.target, str(error))
-            if self._bringer.moved_bytes > moved:
-                moved, failures = self._bringer.moved_bytes, 0
+            if self._parts.fetcher.kept_bytes > kept:
+                kept, failures = self._parts.fetcher.kept_bytes, 0
             await self._rest(failures)
             failures += 1
 
@@ -169,6 +169,7 @@ class Updater:
     async def _look(self) -> None:
         """What is here, what is offered, and what follows for the release to serve."""
         self._here = await in_thread(self._held.look)
+        self._bringer.looked_at = frozenset(self._here)
         known = self._parts.catalogues.known
         offers = () if known is None else known.offers
         manifests = [found.manifest for found in self._here.values()]

@@ -26,16 +26,21 @@ from release.store import Store
 from wire.errors import NotFound, PreconditionFailed, WeirError
 from wire.messages import ModelInfo
 
-_AGAIN_S = 10.0
+_AGAIN_S, _MOST_AGAIN_S = 10.0, 600.0
 _CHECK_AGAIN_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSettings:
-    """`prove_after_s`: how long a release must have served before it counts as proved without an answer."""
+    """`prove_after_s`: how long a release must have served before it counts as proved without an answer.
+
+    `gives_way_after_s`: how long nothing may have served before another release than the one that does not
+    start is tried.
+    """
 
     prove_after_s: float = 20.0
     pinned: int | None = None
+    gives_way_after_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class Trials:
         self._parts, self._settings = parts, settings
         self._serving = ("", math.inf)  # the release on trial that serves, and since when
         self._again = ("", -math.inf)  # a release that was refused, and when to try it once more
+        self._refusals = 0  # of that one, in a row
+        self._silent_since = math.inf
         self._checked: dict[str, float] = {}
 
     async def step(self, model: str, target: str, here: Mapping[str, Found], *, more_is_coming: bool) -> Slots:
@@ -68,14 +75,16 @@ class Trials:
         served = parts.local.served if parts.local.available else None
         if served is None:
             self._serving = ("", math.inf)
+            self._silent_since = min(self._silent_since, parts.clock())
             return await self._first(model, slots, target, here)
+        self._silent_since = math.inf
         if slots.trial and served.release == slots.trial:
             return await self._prove(model, slots, served)
         if served.release == slots.current and served.precision != slots.precision:
             slots = await self._change(model, lambda now: now.serving(served.precision))
-        if served.release == target and slots.current != target and not slots.trial:
-            return await self._change(model, lambda now: now.proved(target, served.precision))
-        if target not in here or target in slots.bad or served.release == target:
+        if served.release == target:
+            return await self._arrived(model, slots, served)
+        if target not in here or target in slots.bad:
             return slots
         if target == self._again[0] and parts.clock() < self._again[1]:
             return slots
@@ -83,11 +92,23 @@ class Trials:
         return slots if not bits else await self._try(model, here[target], bits)
 
     async def _first(self, model: str, slots: Slots, target: str, here: Mapping[str, Found]) -> Slots:
-        """Nothing serves: the launcher starts an engine as soon as the slots name a release that is here."""
-        if slots.to_start or target not in here or target in slots.bad:
+        """Nothing serves: the launcher starts an engine as soon as the slots name a release that is here.
+
+        One that was proved and does not start any more must not keep the one out that would.
+        """
+        gives_way = self._parts.clock() - self._silent_since >= self._settings.gives_way_after_s
+        if (slots.to_start and not gives_way) or target not in here or target in slots.bad:
             return slots
         self._parts.arrived(here[target].manifest)
-        return await self._change(model, lambda now: now.offered(target) if not now.to_start else now)
+        return await self._change(model, lambda now: now.offered(target) if gives_way or not now.to_start else now)
+
+    async def _arrived(self, model: str, slots: Slots, served: ModelInfo) -> Slots:
+        """What is wanted serves, and is not on trial."""
+        if slots.trial:  # nobody wants that one any more, and no start should take it up
+            return await self._change(model, lambda now: _dropped(now, slots.trial))
+        if slots.current != served.release:
+            return await self._change(model, lambda now: now.proved(served.release, served.precision))
+        return slots
 
     async def _try(self, model: str, found: Found, bits: int) -> Slots:
         parts, release = self._parts, found.manifest.id
@@ -99,7 +120,8 @@ class Trials:
         error = await parts.activator.attempt(found.path, release, bits, "a release on trial")
         if error is None:
             return slots
-        self._again = (release, parts.clock() + _AGAIN_S)
+        self._refusals = self._refusals + 1 if self._again[0] == release else 0
+        self._again = (release, parts.clock() + min(_MOST_AGAIN_S, _AGAIN_S * 2.0 ** min(self._refusals, 20)))
         return await self._refused(model, found, error)
 
     async def _refused(self, model: str, found: Found, error: WeirError) -> Slots:

@@ -283,3 +283,20 @@ async def test_several_models_ask_for_a_word(tmp_path: Path, shop: Shop) -> None
     made = node(tmp_path, shop, str(shop.repository), settings=settings)
     await made.run_until(lambda: bool(made.store.found()))
     assert made.updater.status.model == "tiny"
+
+
+async def test_wrong_bytes_are_asked_for_ever_less_often(tmp_path: Path, shop: Shop) -> None:
+    """A lone server that lies costs bytes at every try: what came and did not stand is no progress."""
+    shop.publish()
+    spoiling = RangeServer(shop.repository, changed=_spoilt)
+    with spoiling.running():
+        made = node(tmp_path, shop, http(spoiling.url))
+        began = time.monotonic()
+        await made.run_until(lambda: time.monotonic() - began > 2.0)
+    assert made.updater._bringer.moved_bytes > 5 * CHUNK
+    assert made.fetcher.kept_bytes < CHUNK / 4  # the small files
+
+
+def _spoilt(path: str, content: bytes) -> bytes:
+    large = "/objects/" in path and len(content) > 1000 and not content.startswith(b"{")
+    return bytes(byte ^ 1 for byte in content) if large else content

@@ -60,6 +60,20 @@ async def test_a_running_node_puts_what_was_carried_to_it_on_trial(tmp_path: Pat
     assert made.slots == Slots(current=second.id, previous=first.id, precision=4)
 
 
+async def test_what_was_carried_here_since_the_last_look_is_not_cleared_away(tmp_path: Path, shop: Shop) -> None:
+    first, second = shop.publish("1.0.0"), shop.publish("1.1.0")
+    root = tmp_path / "store"
+    taken(importing(root), bundled(shop, "both.tar", first.id, second.id), shop.site.first_root)
+    made = UpdatingNode(root, shop.root, ())
+    bringer = made.updater._bringer
+    bringer.looked_at = frozenset({first.id})
+    assert await bringer.collect(frozenset({first.id}), "nothing needs it") == 0
+    assert {found.manifest.id for found in made.store.found()} == {first.id, second.id}
+    bringer.looked_at = frozenset({first.id, second.id})
+    assert await bringer.collect(frozenset({first.id}), "nothing needs it") > 0
+    assert {found.manifest.id for found in made.store.found()} == {first.id}
+
+
 def test_what_is_wrong_with_a_bundle_leaves_the_store_as_it_was(tmp_path: Path, shop: Shop) -> None:
     first = shop.publish("1.0.0")
     old = bundled(shop, "old.tar", first.id)
