@@ -37,6 +37,9 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
+MOST_VERSION = 128  # characters
+
+
 def graph_name(precision: int) -> str:
     """The graph file of one precision."""
     return f"graph.{precision}.onnx"
@@ -53,6 +56,8 @@ def check_identity(name: str, version: str) -> None:
         raise ValueError(f"name {name!r} must be lower-case letters, digits, . _ - (at most 64)")
     if not _SEMVER.fullmatch(version):
         raise ValueError(f"version {version!r} is not a semantic version such as 1.0.0")
+    if len(version) > MOST_VERSION:  # it becomes part of file names, and its numbers are compared
+        raise ValueError(f"version {version[:40]}… has {len(version)} characters; at most {MOST_VERSION} may be")
 
 
 @dataclass(frozen=True, slots=True)

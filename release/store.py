@@ -117,7 +117,8 @@ class Store:
         """The file as far as it has come. Verifies what lies here: takes a while for a large one."""
         target = self.object(file.sha256)
         with out_of_space(target):
-            self._disk.folder(target.parent)
+            for folder in (target.parent, self.root / PARTIAL):  # somebody may have emptied the store meanwhile
+                self._disk.folder(folder)
             return Partial(self._partial_path(file), target, file, self._disk)
 
     def put(self, content: bytes, sha256: str) -> Path:

@@ -59,7 +59,7 @@ class Status:
             return self.problem
         if self.fetching is not None:
             return f"fetching {self.fetching.release}, {self.fetching.share:.0%} of the {self.fetching.part} part"
-        return self.refused
+        return self.refused or ("" if self.held else self.plan)
 
 
 class StatusFile:

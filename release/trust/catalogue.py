@@ -15,7 +15,7 @@ from typing import Any
 
 from release.document import DocumentError, parse
 from release.errors import ManifestError
-from release.manifest import Manifest, read
+from release.manifest import Manifest, check_identity, read
 from release.objects import object_path
 from release.trust.errors import Damaged, Malformed, MixedMetadata
 
@@ -127,6 +127,7 @@ def read_offers(entries: Iterable[tuple[str, int, Mapping[str, str], object]]) -
             said = parse(Custom, custom)
             if path != target_path(said.model, said.release) or not 0 < length <= MOST_MANIFEST_BYTES:
                 raise DocumentError(f"it is signed for {said.release} with {length} bytes")
+            check_identity(said.model, said.version)
             object_path(hashes.get("sha256", ""))
             published = instant(said.published)
         except (ValueError, ManifestError) as error:

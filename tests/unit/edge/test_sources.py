@@ -9,6 +9,7 @@ import pytest
 
 from edge.updater.ledger import Ledger
 from edge.updater.sources import HttpSource
+from edge.updater.status import Status
 from release.trust.errors import FetchFailed
 from tests.fakes.repository import NOON
 
@@ -56,3 +57,8 @@ async def test_a_range_of_absurd_numbers_is_a_failed_fetch(sent: str) -> None:
 def test_a_ledger_that_cannot_be_read_is_nothing_spent(content: str, tmp_path: Path) -> None:
     (tmp_path / "spent.json").write_text(content)
     assert Ledger(tmp_path / "spent.json", lambda: NOON).spent_today == 0
+
+
+def test_an_empty_node_says_why_it_fetches_nothing() -> None:
+    assert Status(plan="budget_spent: more tomorrow").line == "budget_spent: more tomorrow"
+    assert Status(plan="complete: all is here", held={"tiny@1": (4,)}).line == ""

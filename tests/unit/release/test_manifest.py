@@ -118,6 +118,7 @@ def change_field(path: str, value: Any) -> Any:
         ("name", "Tiny Model", "lower-case"),
         ("version", "1.0", "semantic version"),
         ("version", 1, "version must be text"),
+        ("version", "1.0.0-" + "9" * 5000, "5006 characters"),
         ("precisions", [3], "precisions"),
         ("precisions", 4, "precisions must be a list"),
         ("architecture.layers", "two", "architecture.layers must be a whole number"),

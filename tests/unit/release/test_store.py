@@ -166,6 +166,14 @@ def test_a_manifest_whose_chunks_and_whole_disagree_gives_no_object(store: Store
     assert not store.has(wrong)
 
 
+def test_a_store_that_somebody_empties_meanwhile_takes_files_again(store: Store, source: Path) -> None:
+    manifest = chunked(source)
+    shutil.rmtree(store.root)
+    bring(store, source, manifest.files)
+    with store.locked():
+        assert store.show(manifest, (source / MANIFEST_NAME).read_bytes()).is_dir()
+
+
 def test_an_unfinished_file_is_no_object(store: Store, source: Path) -> None:
     plane = next(entry for entry in chunked(source).files if entry.name == PLANE_HI)
     with store.partial(plane) as partial:

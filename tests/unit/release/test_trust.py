@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from release.repository.ceremony import rotate
-from release.trust.catalogue import precedence
+from release.trust.catalogue import precedence, read_offers, target_path
 from release.trust.client import Catalogue, TrustClient
 from release.trust.errors import (
     Absent,
@@ -462,3 +462,11 @@ def test_versions_have_the_order_of_semver() -> None:
     ]
     assert sorted(ordered, key=precedence) == ordered
     assert precedence(ordered[0]) < precedence(ordered[-1])
+
+
+@pytest.mark.parametrize("version", ["9" * 5000 + ".0.0", "1.0.0-" + "9" * 5000, "newest"])
+def test_a_signed_version_that_cannot_be_compared_is_refused(version: str) -> None:
+    said: dict[str, object] = {"model": "tiny", "version": version, "release": "tiny@x", "precisions": [4], "bytes": 1}
+    said["published"] = NOON.isoformat()
+    with pytest.raises(Malformed, match="version"):
+        read_offers([(target_path("tiny", "tiny@x"), 10, {"sha256": "0" * 64}, said)])
