@@ -136,6 +136,13 @@ class EdgeConfig(Section):
                 raise ValueError(f"{url!r} must begin with http:// or https://")
         return value
 
+    @field_validator("repository")
+    @classmethod
+    def _place(cls, value: str) -> str:
+        if "://" in value and not value.startswith(("http://", "https://")):
+            raise ValueError(f"{value!r} must be http://…, https://… or a folder")
+        return value
+
     @field_validator("commit_rule")
     @classmethod
     def _rule(cls, value: str) -> str:

@@ -34,6 +34,13 @@ def test_a_bad_value_is_named(name: str, value: object) -> None:
     assert "[edge]" in str(fault.value)
 
 
+def test_a_repository_is_a_folder_or_an_http_address() -> None:
+    with pytest.raises(ConfigError, match="or a folder"):
+        settings(store_dir="/s", trusted_root="/r.json", repository="ftp://releases.example")
+    for place in ("http://a/b/", "https://a", "/srv/x", "srv"):
+        assert settings(store_dir="/s", trusted_root="/r.json", repository=place).repository == place
+
+
 def test_children_read_what_the_launcher_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(run_dir="/run/x", private_classes="a, b")
     monkeypatch.setenv("WEIR_EDGE__SLOTS", "9")  # read once, by the launcher, and not again by its children
