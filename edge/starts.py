@@ -125,7 +125,7 @@ class StoreStarts:
     def ended(self, detail: str, *, unusable: bool) -> bool:
         model, here = self._here()
         before, reason = self._read(model), self._reason() or detail
-        if not unusable or "memory" in reason:  # too little of that is no fault of the release, at first
+        if not unusable:
             self._change(model, Slots.crashed)
             return True
         if not before.to_start:

@@ -1,7 +1,8 @@
 """The engine process: one model, one batcher, served over gRPC on a unix socket.
 
 It listens before it has loaded, so that a launcher sees it starting. It ends with 0 after a signal,
-with BROKEN when the model broke, with UNUSABLE when the release cannot be served at all.
+with BROKEN when the model broke, with SHORT for too little memory, with UNUSABLE when the release cannot
+be served at all.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from edge.engine.model import Opener, open_model
 from edge.engine.room import Memory
 from edge.engine.service import EngineService
 from wire.channel import bind, open_server
-from wire.errors import WeirError
+from wire.errors import Overloaded, WeirError
 from wire.grpc_server import HealthReporter, add_engine_control, add_inference
 
 REASON_NAME = "engine.reason"  # beside the socket
 UNUSABLE = 69
+SHORT = 75  # of memory: no fault of the release, so it is worth another try
 BROKEN = 70
 
 _log = logging.getLogger("weir.edge.engine")
@@ -68,7 +70,7 @@ async def _load(
         _log.error("the release cannot be served: %s", error.message)
         with contextlib.suppress(OSError):  # for the launcher, which keeps it as the reason
             config.socket.with_name(REASON_NAME).write_text(error.message)
-        end(UNUSABLE)
+        end(SHORT if isinstance(error, Overloaded) else UNUSABLE)
         return
     await health.set(True)
     _log.info("ready")

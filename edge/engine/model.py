@@ -18,7 +18,7 @@ from runtime.ort.footprint import load_bytes
 from runtime.ort.load import load_model
 from runtime.ort.session import GraphError
 from runtime.tokenizer import TemplateError, Tokenizer, TokenizerError, TooManyTokens
-from wire.errors import ContextTooLong, InvalidRequest, NotFound, PreconditionFailed
+from wire.errors import ContextTooLong, InvalidRequest, NotFound, Overloaded, PreconditionFailed
 from wire.messages import GenerateRequest, ModelInfo
 
 _CAPABILITIES = ("stream", "sample", "logprobs", "signals")
@@ -86,7 +86,7 @@ class Model:
 class Candidate:
     """A verified release that is not in memory yet. Loading it takes at most `needed_bytes` more memory.
 
-    `load` takes a while: not in the event loop. It raises PreconditionFailed.
+    `load` takes a while: not in the event loop. It raises PreconditionFailed, and Overloaded for too little memory.
     """
 
     release: str
@@ -128,7 +128,7 @@ def _refusals() -> Iterator[None]:
     except (ReleaseError, GraphError, TokenizerError, OSError) as error:
         raise PreconditionFailed(str(error)) from error
     except MemoryError as error:
-        raise PreconditionFailed(f"there is too little memory for these weights: {error}") from error
+        raise Overloaded(f"there is too little memory for these weights: {error}") from error
 
 
 def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tokenizer) -> Model:

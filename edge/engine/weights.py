@@ -33,7 +33,7 @@ from edge.engine.model import Candidate, Model, Opener
 from edge.engine.room import Memory, Room, room_for
 from runtime import memory
 from wire.deadline import Deadline
-from wire.errors import PreconditionFailed, Unavailable, WeirError
+from wire.errors import Overloaded, PreconditionFailed, Unavailable, WeirError
 from wire.messages import Activation, ModelInfo
 
 # How long running answers may keep the gate closed before a change in their place is given up.
@@ -120,7 +120,7 @@ class Weights:
         return self._model, self._batcher
 
     async def load(self) -> None:
-        """Loads what the configuration names. Raises NotFound, PreconditionFailed."""
+        """Loads what the configuration names. Raises NotFound, PreconditionFailed, Overloaded (no memory)."""
         candidate = await self._check(self._config.release_dir, self._config.precision)
         verdict = room_for(candidate.needed_bytes, self._look())
         if verdict.room is not Room.BESIDE:
@@ -138,7 +138,8 @@ class Weights:
     async def put(self, directory: Path | None, precision: int, deadline: Deadline) -> Activation:
         """Puts a release (None: the one in force) at a precision in force.
 
-        Raises NotFound, PreconditionFailed, Unavailable; then what was in force still is, or is again.
+        Raises NotFound, PreconditionFailed, Unavailable, Overloaded (too little memory now); then what was in
+        force still is, or is again.
         """
         # A change that was begun is finished, whether or not its caller waits for it.
         change = asyncio.create_task(self._put(directory, precision, deadline))
@@ -155,7 +156,7 @@ class Weights:
             candidate = await self._check(directory, precision, model)
             verdict = room_for(candidate.needed_bytes, self._look())
             if verdict.room is Room.NONE:
-                raise PreconditionFailed(
+                raise Overloaded(
                     f"there is no room for {precision}-bit weights even without the running ones: {verdict.text}; "
                     "allow or free more memory"
                 )
@@ -180,7 +181,7 @@ class Weights:
         _log.info("%s: requests wait for the weights to change, as memory does not hold both", short)
         try:
             if not await self.gate.emptied(drain_s):
-                raise PreconditionFailed(
+                raise Overloaded(
                     f"memory does not hold both weights ({short}), and the running answers did not end within "
                     f"{max(drain_s, 0.0):.0f} s; nothing was changed, try again later"
                 )
@@ -195,18 +196,20 @@ class Weights:
     async def _exchange(self, candidate: Candidate) -> Model:
         """Lets the old weights go and loads the new ones, or the old ones again."""
         directory, precision = await self._let_go()
-        failure = ""
+        failure, short = "", False
         try:
             fresh = await self._run(candidate.load)
         except Exception as error:  # noqa: BLE001 - whatever it was, this node must have weights again
-            failure = _text(error)  # not the error itself: its frames hold the new weights
+            # Not the error itself: its frames hold the new weights.
+            failure, short = _text(error), isinstance(error, Overloaded)
         if not failure:
             self._begin(fresh, candidate)
             return fresh
         _log.warning("the new weights could not be loaded: %s; loading the old ones again", failure)
         await self._run(_give_back)
         await self._restore(directory, precision)
-        raise PreconditionFailed(f"the new weights could not be loaded, and the old ones serve again: {failure}")
+        kind = Overloaded if short else PreconditionFailed
+        raise kind(f"the new weights could not be loaded, and the old ones serve again: {failure}")
 
     async def _restore(self, directory: Path, precision: int) -> None:
         try:

@@ -23,7 +23,7 @@ from edge.updater.threads import in_thread
 from release.listing import Found
 from release.manifest import Manifest
 from release.store import Store
-from wire.errors import NotFound, PreconditionFailed, WeirError
+from wire.errors import NotFound, Overloaded, PreconditionFailed, WeirError
 from wire.messages import ModelInfo
 
 _AGAIN_S, _MOST_AGAIN_S = 10.0, 600.0
@@ -127,9 +127,9 @@ class Trials:
     async def _refused(self, model: str, found: Found, error: WeirError) -> Slots:
         """Only what speaks against the release ends its trial for good."""
         parts, release = self._parts, found.manifest.id
-        if not isinstance(error, PreconditionFailed | NotFound):
+        passing = isinstance(error, Overloaded)  # too little memory just now
+        if not passing and not isinstance(error, PreconditionFailed | NotFound):
             return await in_thread(parts.slots.read, model)  # the engine may be gone: the launcher counts that
-        passing = "memory" in error.message
         if passing or await self._damaged(found):
             return await self._change(model, lambda now: _dropped(now, release))
         slots = await self._change(model, lambda now: now.failed(error.message) if now.trial == release else now)

@@ -149,7 +149,7 @@ def test_weights_that_fail_their_self_test_end_a_process_that_starts_with_them(
 
 async def test_what_fits_no_budget_is_refused_and_nobody_waits(tiny_release: Path) -> None:
     async with engine(tiny_release, memory_budget_bytes=40 * MIB, **SETTINGS) as e:
-        with pytest.raises(PreconditionFailed, match=r"even without the running ones.*memory_budget_bytes"):
+        with pytest.raises(Overloaded, match=r"even without the running ones.*memory_budget_bytes"):
             await e.control.activate("", 4, call())
         assert (await e.answer(ask())).final.precision == 8
 

@@ -44,8 +44,8 @@ class Launching:
         start = self.starts.next()
         return start.release.manifest.id, start.precision
 
-    def crash(self) -> None:
-        assert self.starts.ended("engine exited with -11", unusable=False)
+    def crash(self, detail: str = "engine exited with -11") -> None:
+        assert self.starts.ended(detail, unusable=False)
 
     def refuse(self, reason: str = "self-test failed") -> None:
         (self.tmp_path / "run" / REASON_NAME).write_text(reason)
@@ -176,7 +176,7 @@ def test_too_little_memory_is_not_held_against_what_served(tmp_path: Path) -> No
     manifest = launching.add("1.0.0")
     launching.slots.change("tiny", lambda _slots: Slots(current=manifest.id))
     launching.start()
-    launching.refuse("there is too little memory for these weights")
+    launching.crash("engine exited with 75")
     assert launching.start()[0] == manifest.id
     assert not launching.now.bad
 

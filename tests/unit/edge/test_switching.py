@@ -31,7 +31,7 @@ from tests.fakes.inference import FakeInference
 from tests.fakes.node import Events, cloud, engine
 from tests.fakes.releases import write_release
 from tests.unit.edge.test_calibration import entry
-from wire.errors import PreconditionFailed, Unavailable
+from wire.errors import Overloaded, Unavailable
 from wire.messages import Delta, Final, GenerateEvent, GenerateRequest, Tier, Usage
 from wire.service import Call, Exchange
 
@@ -142,7 +142,7 @@ async def test_a_release_that_cannot_be_loaded_is_tried_again_only_after_a_while
     first, second = calibrated_release(root / "a", "1.0.0"), calibrated_release(root / "b", "1.1.0")
     node = Node(root, first)
     await node.local.refresh()
-    node.control.fail = PreconditionFailed("too little memory")
+    node.control.fail = Overloaded("too little memory")
     node.above.active_releases = {"tiny": second.id}
     for _ in range(5):
         await node.follower.step()
@@ -371,7 +371,7 @@ async def test_a_switch_that_fails_is_not_tried_over_and_over(root: Path) -> Non
     await node.local.refresh()
     node.measure()
     node.link(0.005, 1e8)
-    node.control.fail = PreconditionFailed("too little memory")
+    node.control.fail = Overloaded("too little memory")
     for _ in range(4):
         await node.loop.step()
     assert len(node.control.asked) == 1

@@ -18,7 +18,7 @@ from tests.fakes.engine_control import FakeControl
 from tests.fakes.inference import FakeInference
 from tests.fakes.node import Events
 from tests.fakes.releases import write_release
-from wire.errors import PreconditionFailed
+from wire.errors import Overloaded
 from wire.messages import ModelInfo, Tier
 
 MODEL = "tiny"
@@ -100,7 +100,7 @@ async def test_a_release_that_finds_no_memory_is_tried_ever_less_often(tmp_path:
     old, large = trying.add("1.0.0"), trying.add("2.0.0")
     trying.settled(current=old, precision=4)
     await trying.serves(old)
-    trying.control.fail = PreconditionFailed("there is too little memory for these weights")
+    trying.control.fail = Overloaded("there is too little memory for these weights")
     tried = []
     for second in range(3600):
         trying.now, before = float(second), len(trying.control.asked)

@@ -203,8 +203,8 @@ def test_a_fork_with_the_same_number_is_refused(site: Site, tmp_path: Path) -> N
     backup = state_of(site.repository)
     site.publish("1.1.0")
     node.refresh(site.source(), site.now)
-    for path in (site.repository / "metadata").glob("3.*"):
-        path.unlink()
+    for newer in (site.repository / "metadata").glob("3.*"):
+        newer.unlink()
     for path, content in backup.items():
         (site.repository / path).write_bytes(content)
     (site.keys.folder / "signed.json").unlink()
