@@ -30,7 +30,7 @@ from release.listing import read_manifest
 from runtime.ort.footprint import load_bytes
 from runtime.tokenizer import Tokenizer
 from wire.deadline import Deadline
-from wire.errors import PreconditionFailed
+from wire.errors import Overloaded, PreconditionFailed
 from wire.messages import Activation, GenerateRequest, Sampling
 from wire.service import Call
 
@@ -145,7 +145,7 @@ async def _pass(plan: Plan, second: Path, budget: int | None, told: Callable[[st
                 if phase in targets:
                     try:
                         changes[phase] = await _change(running, *targets[phase])
-                    except PreconditionFailed as error:
+                    except (Overloaded, PreconditionFailed) as error:
                         refused[phase] = error.message
                 await asyncio.sleep(plan.seconds * 3 / 4)
                 resident[phase] = running.resident_bytes()
