@@ -27,7 +27,7 @@ def draw(virtual: Sequence[Arrival], real: Sequence[Arrival], path: Path) -> Non
             (axes[0], "first_answer_s", "first answer by the node itself"),
             (axes[1], "eight_s", "8-bit in force"),
         ):
-            for way, label, colour in _KINDS:
+            for way, label, colour in reversed(_KINDS):  # nested over separate, whose first answer is the same
                 _curve(axis, [getattr(one, figure_of) for one in virtual if one.way is way], label, colour, "-")
                 _curve(axis, [getattr(one, figure_of) for one in real if one.way is way], f"{label}, real", colour, ":")
             axis.set_title(title, fontsize=10)

@@ -192,7 +192,6 @@ def _rounded(arrival: Arrival) -> dict[str, Any]:
 def _load_figures(load: UnderLoad) -> dict[str, Any]:
     return {
         "phases": {name: asdict(summary) for name, summary in load.phases.items()},
-        "changing": asdict(load.changing),
-        "steady_p99_ms": round(load.steady_p99_ms, 1),
+        "p99_ratio_same_weights": round(load.p99_ratio_same_weights, 3),
         "failures": list(load.failures),
     }
