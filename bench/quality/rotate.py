@@ -26,7 +26,9 @@ def rotate_model(source: Path, out: Path, *, seed: int) -> None:
     """Writes the rotated model of the folder `source` into `out`, in float32. Raises MeasurementError."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # whoever calls shows the progress
     model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, local_files_only=True).eval()
     if model.config.model_type not in FAMILIES:
         raise MeasurementError(f"{source}: no rotation is known for {model.config.model_type}, only {FAMILIES}")
