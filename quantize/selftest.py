@@ -5,7 +5,7 @@ measured here, per model and precision, over the likeliest tokens:
 
 - On the CPU class of the build the same step gives the same bits, whatever the threads. But a node may cut
   the prompt so that its end goes through the kernels of single tokens, which round inputs otherwise. Allowed
-  is half as much again as lies between the prompt in one step and token by token.
+  is twice what lies between the prompt in one step and token by token, or with its last token decoded.
 - Another class rounds the inputs of products in its own way, hardly further away than not rounding them at
   all is. Allowed is three times that distance, and twice what the class of the build may differ.
 
@@ -39,7 +39,7 @@ _MOST_TOKENS = 32
 _RECORDED = 8
 _WATCHED = 64  # the largest of more distances says more reliably how far kernels lie apart
 _LEAST_TOLERANCE = 0.05
-_SAME, _OTHER_CLASS, _FLOAT_INPUTS = 1.5, 2.0, 3.0
+_SAME, _OTHER_CLASS, _FLOAT_INPUTS = 2.0, 2.0, 3.0
 _TASK = "recording self-tests"
 
 
@@ -67,17 +67,17 @@ class _Answers:
 
     prompt: Sequence[int]
     plain: Floats
-    other: Floats
+    others: Sequence[Floats]
     floats: Floats
 
 
 def _recorded(bits: int, answers: _Answers) -> SelfTest:
     plain = answers.plain
-    if not (np.isfinite(plain).all() and np.isfinite(answers.other).all()):
+    if not all(np.isfinite(logits).all() for logits in (plain, *answers.others)):
         raise QuantizeError(f"the release gives logits that are no numbers at {bits} bits: the build is broken")
     likeliest = np.argsort(-plain, kind="stable")[:_WATCHED]
     tokens = likeliest[:_RECORDED]
-    tolerance = max(_LEAST_TOLERANCE, _SAME * _apart(plain, answers.other, likeliest))
+    tolerance = max(_LEAST_TOLERANCE, *(_SAME * _apart(plain, other, likeliest) for other in answers.others))
     return SelfTest(
         precision=bits,
         prompt_ids=tuple(answers.prompt),
@@ -95,7 +95,8 @@ def _tokens(release: Release, bits: int, threads: int) -> _Answers:
     session = OrtSession(graph, arrays, threads)
     floats = OrtSession(at_level(graph, FLOAT_INPUTS), arrays, threads)
     whole = len(prompt)
-    return _Answers(prompt, _after(session, prompt, whole), _after(session, prompt, 1), _after(floats, prompt, whole))
+    others = (_after(session, prompt, 1), _decoded(session, prompt))
+    return _Answers(prompt, _after(session, prompt, whole), others, _after(floats, prompt, whole))
 
 
 def _labels(release: Release, bits: int, threads: int) -> _Answers:
@@ -105,7 +106,7 @@ def _labels(release: Release, bits: int, threads: int) -> _Answers:
     model = ClassifierModel(release, bits, threads)
     floats = ClassifierModel(release, bits, threads, at_level(release.graph(bits), FLOAT_INPUTS))
     alone, beside = ([_PROMPT], [_PROMPT, f"{_PROMPT} slept"])
-    return _Answers(prompt, model.logits(alone)[0], model.logits(beside)[0], floats.logits(alone)[0])
+    return _Answers(prompt, model.logits(alone)[0], [model.logits(beside)[0]], floats.logits(alone)[0])
 
 
 def _after(session: OrtSession, prompt: Sequence[int], chunk: int) -> Floats:
@@ -114,6 +115,14 @@ def _after(session: OrtSession, prompt: Sequence[int], chunk: int) -> Floats:
     for start in range(0, len(prompt), chunk):
         logits = steps.prefill(0, prompt[start : start + chunk], start)
     return logits.copy()
+
+
+def _decoded(session: OrtSession, prompt: Sequence[int]) -> Floats:
+    """Logits [V] after the prompt with its last token decoded, as a node tries it."""
+    steps = OrtStepModel(session, 1, len(prompt), len(prompt))
+    steps.prefill(0, prompt, 0)
+    logits: Floats = steps.decode([prompt[-1]], [len(prompt) - 1])[0].copy()
+    return logits
 
 
 def _apart(left: Floats, right: Floats, tokens: NDArray[np.int64]) -> float:
