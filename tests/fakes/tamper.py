@@ -109,10 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
             while sent < _ENDLESS_AT_MOST:
                 self.wfile.write(piece)
                 sent += len(piece)
+                self.tampering.sent[path] = sent  # at once: whoever was sent it may look before this ends
         except OSError:
             pass
-        finally:
-            self.tampering.sent[path] = sent
 
 
 def flipped(content: bytes, at: int, bit: int = 0) -> bytes:
