@@ -17,6 +17,7 @@ from router.decision import Action, Decision, Moment, Observation, Policy, State
 from router.decision import Request as Asked
 from router.events import Decided
 from router.policy import decide
+from wire.capabilities import needs
 from wire.messages import GenerateRequest
 from wire.service import InferenceService
 from wire.validate import RequestLimits
@@ -52,15 +53,10 @@ class CascadeParts:
 
 def asked(request: GenerateRequest, prefix: int | None, settings: CascadeSettings) -> Asked:
     """What routing needs to know of a request."""
-    needs = {"sample"} if not request.sampling.greedy else set()
-    if request.response_format is not None and request.response_format.type != "text":
-        needs.add("json_schema")
-    if request.return_logprobs:
-        needs.add("logprobs")
     return Asked(
         tier=request.constraints.tier.value,
         private=request.context.request_class in settings.private_classes,
-        needs=frozenset(needs),
+        needs=needs(request),
         max_risk=request.constraints.max_risk,
         value=1.0 if request.context.value is None else request.context.value,
         commit_prefix=prefix,

@@ -1,4 +1,4 @@
-"""protobuf ↔ dataclasses for requests and the events of an answer, and bytes at either end.
+"""protobuf ↔ dataclasses for requests, and bytes at either end; answers are in wire.convert_answer.
 
 Decoding raises InvalidRequest for bytes that are no message (truncated, invalid UTF-8), so that bad
 input is the caller's error, not an internal one. An enum value from a newer peer decodes as the
@@ -16,7 +16,7 @@ from google.protobuf.message import Message as Protobuf
 
 from protos.weir.v1 import inference_pb2 as pb
 from wire import messages as m
-from wire.errors import InvalidRequest, TooLarge, WeirError
+from wire.errors import InvalidRequest, TooLarge
 
 MAX_REPEATED = 4096
 
@@ -68,21 +68,26 @@ def request_out(request: m.GenerateRequest) -> pb.GenerateRequest:
     """A GenerateRequest for the wire."""
     out = pb.GenerateRequest(
         model=request.model,
-        messages=[pb.Message(role=x.role, content=x.content) for x in request.messages],
+        messages=[message_out(x) for x in request.messages],
         prompt=request.prompt,
         sampling=_sampling_out(request.sampling),
         stop=request.stop,
-        constraints=_constraints_out(request.constraints),
-        context=_context_out(request.context),
+        constraints=constraints_out(request.constraints),
+        context=context_out(request.context),
         idempotency_key=request.idempotency_key,
         hops=request.hops,
         return_logprobs=request.return_logprobs,
         return_signals=request.return_signals,
         request_id=request.request_id,
+        top_logprobs=request.top_logprobs,
+        tools=[_tool_out(x) for x in request.tools],
+        tool_choice=request.tool_choice,
     )
     if request.response_format is not None:
-        out.response_format.type = request.response_format.type
-        out.response_format.json_schema = request.response_format.json_schema
+        given = request.response_format
+        out.response_format.CopyFrom(
+            pb.ResponseFormat(type=given.type, json_schema=given.json_schema, choices=given.choices)
+        )
     if request.draft is not None:
         out.draft.CopyFrom(_draft_out(request.draft))
     return out
@@ -91,47 +96,86 @@ def request_out(request: m.GenerateRequest) -> pb.GenerateRequest:
 def request_in(data: bytes) -> m.GenerateRequest:
     """A GenerateRequest from the wire. Raises InvalidRequest."""
     x = parse(pb.GenerateRequest, data)
-    for field, count in (("messages", len(x.messages)), ("stop", len(x.stop))):
-        # Before a dataclass is made of each: a few megabytes hold millions of empty ones.
-        if count > MAX_REPEATED:
-            raise TooLarge(f"{field} has {count} entries; at most {MAX_REPEATED}")
+    _demand_few(x)
     return m.GenerateRequest(
         model=x.model,
-        messages=tuple(m.Message(y.role, y.content) for y in x.messages),
+        messages=tuple(message_in(y) for y in x.messages),
         prompt=x.prompt,
         sampling=_sampling_in(x.sampling),
         stop=tuple(x.stop),
         response_format=_format_in(x.response_format) if x.HasField("response_format") else None,
-        constraints=_constraints_in(x.constraints),
-        context=_context_in(x.context),
+        constraints=constraints_in(x.constraints),
+        context=context_in(x.context),
         draft=_draft_in(x.draft) if x.HasField("draft") else None,
         idempotency_key=x.idempotency_key,
         hops=x.hops,
         return_logprobs=x.return_logprobs,
         return_signals=x.return_signals,
         request_id=x.request_id,
+        top_logprobs=x.top_logprobs,
+        tools=tuple(_tool_in(y) for y in x.tools),
+        tool_choice=x.tool_choice,
     )
+
+
+def _demand_few(x: pb.GenerateRequest) -> None:
+    """Before a dataclass is made of each: a few megabytes hold millions of empty ones. Raises TooLarge."""
+    counts = {
+        "messages": len(x.messages),
+        "stop": len(x.stop),
+        "tools": len(x.tools),
+        "tool_calls": sum(len(y.tool_calls) for y in x.messages),
+        "response_format.choices": len(x.response_format.choices),
+        "sampling.logit_bias": len(x.sampling.logit_bias),
+    }
+    for field, count in counts.items():
+        if count > MAX_REPEATED:
+            raise TooLarge(f"{field} has {count} entries; at most {MAX_REPEATED}")
+
+
+def message_out(x: m.Message) -> pb.Message:
+    calls = [tool_call_out(y) for y in x.tool_calls]
+    return pb.Message(role=x.role, content=x.content, tool_calls=calls, tool_call_id=x.tool_call_id, name=x.name)
+
+
+def message_in(x: pb.Message) -> m.Message:
+    return m.Message(x.role, x.content, tuple(tool_call_in(y) for y in x.tool_calls), x.tool_call_id, x.name)
+
+
+def tool_call_out(x: m.ToolCall) -> pb.ToolCall:
+    return pb.ToolCall(id=x.id, name=x.name, arguments=x.arguments)
+
+
+def tool_call_in(x: pb.ToolCall) -> m.ToolCall:
+    return m.ToolCall(x.id, x.name, x.arguments)
+
+
+def _tool_out(x: m.Tool) -> pb.Tool:
+    return pb.Tool(name=x.name, description=x.description, parameters=x.parameters, strict=x.strict)
+
+
+def _tool_in(x: pb.Tool) -> m.Tool:
+    return m.Tool(x.name, x.description, x.parameters, x.strict)
+
+
+_SAMPLING = tuple(name for name in m.Sampling.__dataclass_fields__ if name != "logit_bias")
 
 
 def _sampling_out(s: m.Sampling) -> pb.Sampling:
-    return pb.Sampling(max_tokens=s.max_tokens, temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, seed=s.seed)
+    return pb.Sampling(**{name: getattr(s, name) for name in _SAMPLING}, logit_bias=dict(s.logit_bias))
 
 
 def _sampling_in(x: pb.Sampling) -> m.Sampling:
-    return m.Sampling(
-        max_tokens=x.max_tokens if x.HasField("max_tokens") else None,
-        temperature=x.temperature if x.HasField("temperature") else None,
-        top_p=x.top_p if x.HasField("top_p") else None,
-        top_k=x.top_k if x.HasField("top_k") else None,
-        seed=x.seed if x.HasField("seed") else None,
-    )
+    set_here = {field.name for field, _ in x.ListFields()}
+    given = {name: getattr(x, name) for name in _SAMPLING if name in set_here}
+    return m.Sampling(**given, logit_bias=dict(x.logit_bias))
 
 
 def _format_in(x: pb.ResponseFormat) -> m.ResponseFormat:
-    return m.ResponseFormat(x.type, x.json_schema)
+    return m.ResponseFormat(x.type, x.json_schema, tuple(x.choices))
 
 
-def _constraints_out(c: m.Constraints) -> pb.Constraints:
+def constraints_out(c: m.Constraints) -> pb.Constraints:
     return pb.Constraints(
         tier=pb.TierConstraint.Value(f"TIER_CONSTRAINT_{c.tier.name}"),
         max_risk=c.max_risk,
@@ -139,7 +183,7 @@ def _constraints_out(c: m.Constraints) -> pb.Constraints:
     )
 
 
-def _constraints_in(x: pb.Constraints) -> m.Constraints:
+def constraints_in(x: pb.Constraints) -> m.Constraints:
     if x.tier not in _CONSTRAINTS:
         # Not read as a default: it may be a promise, such as never to leave the node.
         raise InvalidRequest(
@@ -152,7 +196,7 @@ def _constraints_in(x: pb.Constraints) -> m.Constraints:
     )
 
 
-def _context_out(c: m.Context) -> pb.Context:
+def context_out(c: m.Context) -> pb.Context:
     return pb.Context(
         session_id=c.session_id,
         tenant=c.tenant,
@@ -164,7 +208,7 @@ def _context_out(c: m.Context) -> pb.Context:
     )
 
 
-def _context_in(x: pb.Context) -> m.Context:
+def context_in(x: pb.Context) -> m.Context:
     return m.Context(
         session_id=x.session_id,
         tenant=x.tenant,
@@ -189,108 +233,3 @@ def _draft_out(d: m.Draft) -> pb.Draft:
 
 def _draft_in(x: pb.Draft) -> m.Draft:
     return m.Draft(x.release, x.precision, x.tokenizer_digest, x.calibration_id, tuple(x.token_ids), tuple(x.logprobs))
-
-
-_SIGNALS = tuple(m.Signals.__dataclass_fields__)
-
-
-def _signals_out(s: m.Signals | None) -> pb.Signals | None:
-    return None if s is None else pb.Signals(**{name: getattr(s, name) for name in _SIGNALS})
-
-
-def _signals_in(x: pb.Signals) -> m.Signals:
-    return m.Signals(**{name: getattr(x, name) for name in _SIGNALS})
-
-
-def event_out(event: m.GenerateEvent) -> bytes:
-    """A GenerateEvent as bytes for the wire."""
-    match event:
-        case m.Committed():
-            out = pb.GenerateEvent(
-                committed=pb.Committed(
-                    tier=tier_out(event.tier),
-                    reason=reason_out(event.reason),
-                    request_id=event.request_id,
-                    release=event.release,
-                )
-            )
-        case m.Delta():
-            out = pb.GenerateEvent(
-                delta=pb.Delta(
-                    text=event.text,
-                    token_ids=event.token_ids,
-                    logprobs=event.logprobs,
-                    signals=_signals_out(event.signals),
-                )
-            )
-        case m.Final():
-            out = pb.GenerateEvent(final=_final_out(event))
-    return out.SerializeToString()
-
-
-def event_in(data: bytes) -> m.GenerateEvent:
-    """A GenerateEvent from the wire. Raises WeirError for an event this version does not know."""
-    x = parse(pb.GenerateEvent, data)
-    match x.WhichOneof("event"):
-        case "committed":
-            c = x.committed
-            return m.Committed(tier_in(c.tier), reason_in(c.reason), c.request_id, c.release)
-        case "delta":
-            d = x.delta
-            signals = _signals_in(d.signals) if d.HasField("signals") else None
-            return m.Delta(d.text, tuple(d.token_ids), tuple(d.logprobs), signals)
-        case "final":
-            return _final_in(x.final)
-    raise WeirError("the peer sent an event of an unknown kind; upgrade this side")
-
-
-def _final_out(f: m.Final) -> pb.Final:
-    return pb.Final(
-        finish_reason=f.finish_reason,
-        usage=pb.Usage(prompt_tokens=f.usage.prompt_tokens, completion_tokens=f.usage.completion_tokens),
-        tier=tier_out(f.tier),
-        release=f.release,
-        weight_digest=f.weight_digest,
-        precision=f.precision,
-        weight_format=f.weight_format,
-        confidence=f.confidence,
-        threshold=f.threshold,
-        reason=reason_out(f.reason),
-        degraded=f.degraded,
-        wanted_reason=pb.REASON_UNSPECIFIED if f.wanted_reason is None else reason_out(f.wanted_reason),
-        audited=f.audited,
-        timings_ms=dict(f.timings_ms),
-        draft_tokens_offered=f.draft_tokens_offered,
-        draft_tokens_accepted=f.draft_tokens_accepted,
-        draft_status=f.draft_status,
-        hops=f.hops,
-        request_id=f.request_id,
-        node=f.node,
-        signals=_signals_out(f.signals),
-    )
-
-
-def _final_in(x: pb.Final) -> m.Final:
-    return m.Final(
-        finish_reason=x.finish_reason,
-        usage=m.Usage(x.usage.prompt_tokens, x.usage.completion_tokens),
-        tier=tier_in(x.tier),
-        release=x.release,
-        weight_digest=x.weight_digest,
-        precision=x.precision,
-        weight_format=x.weight_format,
-        confidence=x.confidence if x.HasField("confidence") else None,
-        threshold=x.threshold if x.HasField("threshold") else None,
-        reason=reason_in(x.reason),
-        degraded=x.degraded,
-        wanted_reason=None if x.wanted_reason == pb.REASON_UNSPECIFIED else reason_in(x.wanted_reason),
-        audited=x.audited,
-        timings_ms=dict(x.timings_ms),
-        draft_tokens_offered=x.draft_tokens_offered,
-        draft_tokens_accepted=x.draft_tokens_accepted,
-        draft_status=x.draft_status,
-        hops=x.hops,
-        request_id=x.request_id,
-        node=x.node,
-        signals=_signals_in(x.signals) if x.HasField("signals") else None,
-    )

@@ -18,8 +18,9 @@ _MODEL_SCALARS = (
     "context_length",
     "max_output_tokens",
     "calibration_id",
+    "multi_label",
 )
-_MODEL_LISTS = ("tasks", "capabilities", "precisions_available")
+_MODEL_LISTS = ("tasks", "capabilities", "precisions_available", "labels")
 
 
 def _model_in(x: pb.ModelInfo) -> m.ModelInfo:

@@ -15,11 +15,13 @@ import grpc
 import grpc.aio
 
 from protos.weir.v1 import engine_pb2, inference_pb2
-from wire import convert, convert_describe, convert_engine
+from wire import convert, convert_answer, convert_describe, convert_engine, convert_tasks
 from wire.channel import ClientTls, Identity, Metadata, open_channel
+from wire.classification import Classified, ClassifyRequest
 from wire.deadline import PASSED
 from wire.errors import ERROR_METADATA_KEY, DeadlineExceeded, WeirError, from_grpc
 from wire.messages import Activation, Description, EngineStatus, GenerateEvent, GenerateRequest
+from wire.scoring import Scored, ScoreRequest
 from wire.service import Call, Exchange, ExchangeObserver
 
 _INFERENCE = "/" + inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
@@ -94,7 +96,7 @@ class _Connection:
 
 
 class InferenceClient:
-    """A tier at `target`; satisfies wire.service.InferenceService."""
+    """A tier at `target`; satisfies InferenceService, Classifies and Scores (NotSupported where it does not)."""
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class InferenceClient:
         try:
             async for message in stream:
                 meter.received(message)
-                yield convert.event_in(message)
+                yield convert_answer.event_in(message)
             code = "OK"
         except grpc.aio.AioRpcError as error:
             code = error.code().name
@@ -138,6 +140,18 @@ class InferenceClient:
         return convert_describe.description_in(
             await self._connection.unary(f"{_INFERENCE}/Describe", data, call, self._observer)
         )
+
+    async def classify(self, request: ClassifyRequest, call: Call) -> Classified:
+        """See wire.classification.Classifies."""
+        data = convert_tasks.classify_request_out(request)
+        return convert_tasks.classified_in(
+            await self._connection.unary(f"{_INFERENCE}/Classify", data, call, self._observer)
+        )
+
+    async def score(self, request: ScoreRequest, call: Call) -> Scored:
+        """See wire.scoring.Scores."""
+        data = convert_tasks.score_request_out(request)
+        return convert_tasks.scored_in(await self._connection.unary(f"{_INFERENCE}/Score", data, call, self._observer))
 
     async def close(self) -> None:
         await self._connection.channel.close()

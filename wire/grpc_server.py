@@ -17,10 +17,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from protos.weir.v1 import engine_pb2, fleet_pb2, inference_pb2
-from wire import convert, convert_describe, convert_engine
+from wire import convert, convert_answer, convert_describe, convert_engine, convert_tasks
 from wire.channel import Authenticator, Metadata
+from wire.classification import Classifies
 from wire.deadline import Deadline
 from wire.errors import ERROR_METADATA_KEY, InvalidRequest, NotSupported, WeirError, grpc_code
+from wire.scoring import Scores
 from wire.service import Call, EngineControl, InferenceService
 
 _log = logging.getLogger("weir.wire")
@@ -115,15 +117,21 @@ def add_inference(
     default_deadline_s: float,
     authenticator: Authenticator | None = None,
     max_deadline_s: float = MAX_DEADLINE_S,
+    *,
+    classifies: Classifies | None = None,
+    scores: Scores | None = None,
 ) -> None:
-    """Serves `service` as weir.v1.Inference. A caller that allows more than `max_deadline_s` is given that."""
+    """Serves `service` as weir.v1.Inference. A caller that allows more than `max_deadline_s` is given that.
+
+    Classify and Score answer UNIMPLEMENTED where nobody is given for them.
+    """
     handlers = _Handlers(default_deadline_s, authenticator, max_deadline_s)
 
     async def generate(data: bytes, call: Call) -> AsyncIterator[bytes]:
         events = service.generate(convert.request_in(data), call)
         try:
             async for event in events:
-                yield convert.event_out(event)
+                yield convert_answer.event_out(event)
         finally:
             await events.aclose()  # type: ignore[attr-defined]
 
@@ -136,10 +144,28 @@ def add_inference(
     methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Generate": handlers.stream("Generate", generate),
         "Describe": handlers.unary("Describe", describe),
-        "Classify": handlers.unary("Classify", lambda _data, _call: _unsupported("Classify")),
-        "Score": handlers.unary("Score", lambda _data, _call: _unsupported("Score")),
+        "Classify": handlers.unary("Classify", _classify(classifies)),
+        "Score": handlers.unary("Score", _score(scores)),
     }
     _register(server, _INFERENCE, methods)
+
+
+def _classify(service: Classifies | None) -> _Unary:
+    async def classify(data: bytes, call: Call) -> bytes:
+        if service is None:
+            await _unsupported("Classify")
+        return convert_tasks.classified_out(await service.classify(convert_tasks.classify_request_in(data), call))
+
+    return classify
+
+
+def _score(service: Scores | None) -> _Unary:
+    async def score(data: bytes, call: Call) -> bytes:
+        if service is None:
+            await _unsupported("Score")
+        return convert_tasks.scored_out(await service.score(convert_tasks.score_request_in(data), call))
+
+    return score
 
 
 def add_engine_control(

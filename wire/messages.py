@@ -48,34 +48,76 @@ class TierConstraint(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool that a model asks for. `arguments` is a JSON object, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool a model may ask for. `parameters` is the JSON schema of its arguments; empty: any object."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One chat turn; `role` is system, user or assistant."""
+    """One chat turn; `role` is system, user, assistant or tool. `tool_call_id` is the call a tool's turn answers."""
 
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen. None means the serving model's default; temperature 0 is greedy."""
+    """How tokens are chosen. None means the serving model's default; temperature 0 is greedy.
+
+    Penalties and bias change the logits before temperature, as in OpenAI's interface; `min_p` leaves out
+    what is less likely than that share of the likeliest token.
+    """
 
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def greedy(self) -> bool:
         return not self.temperature
 
+    @property
+    def reshapes(self) -> bool:
+        """Whether penalties or a bias change the logits."""
+        return bool(
+            self.logit_bias
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty not in (None, 1.0)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
-    """A constraint on the answer's form: text, json_object or json_schema."""
+    """A constraint on the answer's form: text, json_object, json_schema, or the likeliest of `choices`."""
 
     type: str = "text"
     json_schema: str = ""
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +172,9 @@ class GenerateRequest:
     return_logprobs: bool = False
     return_signals: bool = False
     request_id: str = ""
+    top_logprobs: int = 0
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = ""  # auto (also when empty), none, required, or function:NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +204,36 @@ class Signals:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token, its natural log-prob in the unmodified distribution, and its own bytes."""
+
+    token_id: int
+    logprob: float
+    text: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
-    """The next piece of an answer. Token ids and log-probs only when asked for."""
+    """The next piece of an answer. Token ids, bytes and log-probs only when asked for, one of each per token.
+
+    `top_logprobs` lists each token's likeliest alternatives, itself among them where it is one.
+    """
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     signals: Signals | None = None
+    token_bytes: tuple[bytes, ...] = ()
+    top_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
+    """Tokens. `cached_tokens` are those of the prompt that came from a prefix cache."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +261,8 @@ class Final:
     request_id: str = ""
     node: str = ""
     signals: Signals | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    edge_tokens_spent: int = 0
 
 
 GenerateEvent = Committed | Delta | Final
@@ -220,6 +284,8 @@ class ModelInfo:
     max_output_tokens: int = 0
     precisions_available: tuple[int, ...] = ()
     calibration_id: str = ""
+    labels: tuple[str, ...] = ()
+    multi_label: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,3 +354,7 @@ class EngineStatus:
     weight_digest: str = ""
     ranks: tuple[RankStatus, ...] = ()
     pid: int = 0
+    kv_tokens: int = 0
+    kv_tokens_used: int = 0
+    prefix_tokens: int = 0
+    prefix_hit_tokens: int = 0

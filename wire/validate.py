@@ -7,13 +7,18 @@ Raises InvalidRequest (what can never succeed), TooLarge (over a size bound) or 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
+from wire.classification import ClassifyRequest
 from wire.errors import InvalidRequest, PreconditionFailed, TooLarge
-from wire.messages import Draft, GenerateRequest, Sampling
+from wire.messages import Context, Draft, GenerateRequest, Message, ResponseFormat, Sampling
+from wire.scoring import ScoreRequest
 
 _MOST_SHOWN = 40
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
+FORMS = ("", "text", "json_object", "json_schema", "choice")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,44 +31,100 @@ class RequestLimits:
     max_stop_bytes: int = 1024
     max_label_bytes: int = 512
     max_hops: int = 4
+    max_tools: int = 64
+    max_schema_bytes: int = 64 << 10  # of one schema
+    max_choices: int = 64
+    max_logit_bias: int = 1024
+    max_top_logprobs: int = 20
 
 
 def check_request(request: GenerateRequest, limits: RequestLimits) -> None:
     """Raises the first fault found."""
-    _check_text(request, limits)
-    _check_sampling(request.sampling)
+    _check_text(request.messages, request.prompt, limits)
+    _check_sampling(request.sampling, limits)
     _check_stop(request.stop, limits)
-    _check_constraints(request)
-    _check_labels(request, limits)
+    if request.constraints.commit_rule:
+        commit_prefix(request.constraints.commit_rule)
+    _check_risk(request.constraints.max_risk)
+    _check_labels(request.context, limits, **_labels_of(request))
+    _check_form(request.response_format, limits)
+    _check_tools(request, limits)
+    if not 0 <= request.top_logprobs <= limits.max_top_logprobs:
+        raise InvalidRequest(f"top_logprobs is {request.top_logprobs}; at most {limits.max_top_logprobs}")
     if request.draft is not None:
         _check_draft(request.draft, limits)
-    if request.hops < 0:
-        raise InvalidRequest(f"hops is {request.hops}; it starts at 0")
-    if request.hops > limits.max_hops:
+    _check_hops(request.hops, limits)
+
+
+def check_classify(request: ClassifyRequest, limits: RequestLimits) -> None:
+    """Raises the first fault found."""
+    if not request.text.strip():
+        raise InvalidRequest("text is empty; give a text to label")
+    size = len(request.text.encode()) + len(request.text_pair.encode())
+    if size > limits.max_prompt_bytes:
+        raise TooLarge(f"the text has {size} bytes; at most {limits.max_prompt_bytes}")
+    if request.top_labels < 0:
+        raise InvalidRequest(f"top_labels is {request.top_labels}; it must be 0 (all) or more")
+    _check_risk(request.constraints.max_risk)
+    labels = {
+        "model": request.model,
+        "idempotency_key": request.idempotency_key,
+        "request_id": request.request_id,
+    }
+    _check_labels(request.context, limits, **labels)
+    _check_hops(request.hops, limits)
+
+
+def check_score(request: ScoreRequest, limits: RequestLimits) -> None:
+    """Raises the first fault found."""
+    _check_text(request.messages, request.prompt, limits)
+    if not request.continuations:
+        raise InvalidRequest("there is no continuation; give at least one")
+    if len(request.continuations) > limits.max_choices:
+        raise InvalidRequest(f"{len(request.continuations)} continuations; at most {limits.max_choices}")
+    if not all(request.continuations):
+        raise InvalidRequest("a continuation is empty; leave it out")
+    size = sum(len(text.encode()) for text in request.continuations)
+    if size > limits.max_prompt_bytes:
+        raise TooLarge(f"the continuations have {size} bytes; at most {limits.max_prompt_bytes}")
+    _check_labels(request.context, limits, model=request.model, request_id=request.request_id)
+    _check_hops(request.hops, limits)
+
+
+def _check_hops(hops: int, limits: RequestLimits) -> None:
+    if hops < 0:
+        raise InvalidRequest(f"hops is {hops}; it starts at 0")
+    if hops > limits.max_hops:
         raise PreconditionFailed(
-            f"the request passed {request.hops} nodes, more than {limits.max_hops}; "
-            "check that no node is its own upstream"
+            f"the request passed {hops} nodes, more than {limits.max_hops}; check that no node is its own upstream"
         )
 
 
-def _check_text(request: GenerateRequest, limits: RequestLimits) -> None:
-    if request.messages and request.prompt:
+def _check_text(messages: tuple[Message, ...], prompt: str, limits: RequestLimits) -> None:
+    if messages and prompt:
         raise InvalidRequest("give messages or prompt, not both")
-    if not request.messages and not request.prompt:
+    if not messages and not prompt:
         raise InvalidRequest("messages is empty and there is no prompt; give at least one message")
-    if len(request.messages) > limits.max_messages:
-        raise TooLarge(f"{len(request.messages)} messages; at most {limits.max_messages}")
-    for index, message in enumerate(request.messages):
+    if len(messages) > limits.max_messages:
+        raise TooLarge(f"{len(messages)} messages; at most {limits.max_messages}")
+    for index, message in enumerate(messages):
         if message.role not in ROLES:
             raise InvalidRequest(f"messages[{index}].role is {_shown(message.role)}; use one of {', '.join(ROLES)}")
-    if request.messages and not any(message.content.strip() for message in request.messages):
+        if message.tool_calls and message.role != "assistant":
+            raise InvalidRequest(f"messages[{index}] has tool_calls; only an assistant's may")
+    if messages and not any(message.content.strip() or message.tool_calls for message in messages):
         raise InvalidRequest("every message is empty; say something")
-    size = sum(len(message.content.encode()) for message in request.messages) + len(request.prompt.encode())
+    size = sum(_message_bytes(message) for message in messages) + len(prompt.encode())
     if size > limits.max_prompt_bytes:
         raise TooLarge(f"the prompt has {size} bytes; at most {limits.max_prompt_bytes}")
 
 
-def _check_sampling(s: Sampling) -> None:
+def _message_bytes(message: Message) -> int:
+    calls = sum(len(call.name.encode()) + len(call.arguments.encode()) for call in message.tool_calls)
+    return len(message.content.encode()) + calls
+
+
+def _check_sampling(s: Sampling, limits: RequestLimits) -> None:
     if s.max_tokens is not None and s.max_tokens < 1:
         raise InvalidRequest(f"max_tokens is {s.max_tokens}; it must be at least 1")
     if s.temperature is not None and not 0 <= s.temperature <= 2:  # False for NaN as well
@@ -72,6 +133,19 @@ def _check_sampling(s: Sampling) -> None:
         raise InvalidRequest(f"top_p is {s.top_p}; it must be above 0 and at most 1")
     if s.top_k is not None and s.top_k < 0:
         raise InvalidRequest(f"top_k is {s.top_k}; it must be 0 (off) or more")
+    if s.min_p is not None and not 0 <= s.min_p <= 1:
+        raise InvalidRequest(f"min_p is {s.min_p}; it must lie between 0 and 1")
+    for name in ("presence_penalty", "frequency_penalty"):
+        value = getattr(s, name)
+        if value is not None and not -2 <= value <= 2:
+            raise InvalidRequest(f"{name} is {value}; it must lie between -2 and 2")
+    if s.repetition_penalty is not None and not 0 < s.repetition_penalty <= 10:
+        raise InvalidRequest(f"repetition_penalty is {s.repetition_penalty}; it must be above 0 and at most 10")
+    if len(s.logit_bias) > limits.max_logit_bias:
+        raise InvalidRequest(f"logit_bias names {len(s.logit_bias)} tokens; at most {limits.max_logit_bias}")
+    for token, bias in s.logit_bias.items():
+        if token < 0 or not -100 <= bias <= 100:
+            raise InvalidRequest(f"logit_bias gives token {token} {bias}; a token id from 0 and a bias of -100 to 100")
 
 
 def _check_stop(stop: tuple[str, ...], limits: RequestLimits) -> None:
@@ -99,22 +173,63 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…")
 
 
-def _check_constraints(request: GenerateRequest) -> None:
-    constraints, value = request.constraints, request.context.value
-    if constraints.commit_rule:
-        commit_prefix(constraints.commit_rule)
-    if constraints.max_risk is not None and not 0 <= constraints.max_risk <= 1:
-        raise InvalidRequest(f"max_risk is {constraints.max_risk}; it must lie between 0 and 1")
-    if value is not None and not (math.isfinite(value) and value >= 0):
-        raise InvalidRequest(f"context.value is {value}; it must be a number from 0 up")
+def _check_risk(max_risk: float | None) -> None:
+    if max_risk is not None and not 0 <= max_risk <= 1:
+        raise InvalidRequest(f"max_risk is {max_risk}; it must lie between 0 and 1")
 
 
-def _check_labels(request: GenerateRequest, limits: RequestLimits) -> None:
-    c = request.context
-    labels = {
+def _check_form(form: ResponseFormat | None, limits: RequestLimits) -> None:
+    if form is None:
+        return
+    if form.type not in FORMS:
+        raise InvalidRequest(f"response_format is {_shown(form.type)}; use text, json_object, json_schema or choice")
+    if len(form.json_schema.encode()) > limits.max_schema_bytes:
+        raise TooLarge(f"the JSON schema is longer than {limits.max_schema_bytes} bytes")
+    if form.type == "json_schema" and not form.json_schema:
+        raise InvalidRequest("response_format is json_schema and json_schema is empty; give the schema")
+    if (form.type == "choice") is not bool(form.choices):
+        raise InvalidRequest("response_format choice goes with choices; give both or neither")
+    if len(form.choices) > limits.max_choices:
+        raise InvalidRequest(f"{len(form.choices)} choices; at most {limits.max_choices}")
+    if len(set(form.choices)) < len(form.choices) or not all(form.choices):
+        raise InvalidRequest("choices must differ and none may be empty")
+    if sum(len(choice.encode()) for choice in form.choices) > limits.max_schema_bytes:
+        raise TooLarge(f"the choices are longer than {limits.max_schema_bytes} bytes together")
+
+
+def _check_tools(request: GenerateRequest, limits: RequestLimits) -> None:
+    names = [tool.name for tool in request.tools]
+    if len(names) > limits.max_tools:
+        raise TooLarge(f"{len(names)} tools; at most {limits.max_tools}")
+    for tool in request.tools:
+        if not _TOOL_NAME.fullmatch(tool.name):
+            raise InvalidRequest(
+                f"a tool is named {_shown(tool.name)}; use 1 to 64 letters, digits, dots, dashes and underscores"
+            )
+        if len(tool.parameters.encode()) + len(tool.description.encode()) > limits.max_schema_bytes:
+            raise TooLarge(f"tool {tool.name} is longer than {limits.max_schema_bytes} bytes")
+    if len(set(names)) < len(names):
+        raise InvalidRequest("two tools have the same name")
+    kind, _, name = request.tool_choice.partition(":")
+    if kind not in ("", "auto", "none", "required", "function") or (kind == "function") is not bool(name):
+        raise InvalidRequest(f"tool_choice is {_shown(request.tool_choice)}; use auto, none, required or function:NAME")
+    if name and name not in names:
+        raise InvalidRequest(f"tool_choice names {_shown(name)}, which is not among the tools")
+    if kind == "required" and not names:
+        raise InvalidRequest("tool_choice is required and there are no tools")
+
+
+def _labels_of(request: GenerateRequest) -> dict[str, str]:
+    return {
         "model": request.model,
         "idempotency_key": request.idempotency_key,
         "request_id": request.request_id,
+    }
+
+
+def _check_labels(c: Context, limits: RequestLimits, **others: str) -> None:
+    labels = {
+        **others,
         "session_id": c.session_id,
         "tenant": c.tenant,
         "site": c.site,
@@ -124,6 +239,8 @@ def _check_labels(request: GenerateRequest, limits: RequestLimits) -> None:
     for name, text in labels.items():
         if len(text.encode()) > limits.max_label_bytes:
             raise InvalidRequest(f"{name} is longer than {limits.max_label_bytes} bytes")
+    if c.value is not None and not (math.isfinite(c.value) and c.value >= 0):
+        raise InvalidRequest(f"context.value is {c.value}; it must be a number from 0 up")
 
 
 def _check_draft(draft: Draft, limits: RequestLimits) -> None:

@@ -21,8 +21,9 @@ from cloud.engine import TRANSFORMERS, EngineCapabilities, EngineHealth, weight_
 from cloud.rank.chat import Chat
 from cloud.rank.spec import RankSpec
 from runtime.text import TextStream
+from wire.capabilities import demand_capable
 from wire.deadline import Deadline
-from wire.errors import ContextTooLong, DeadlineExceeded, InvalidRequest, NotSupported, Overloaded, Unavailable
+from wire.errors import ContextTooLong, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 from wire.messages import Delta, Final, GenerateRequest, ModelInfo, Reason, Tier, Usage
 
 
@@ -136,8 +137,7 @@ class TransformersEngine:
             raise Unavailable("this engine is draining; ask another one")
         if self._running >= spec.slots + spec.max_queue:
             raise Overloaded(f"{self._running} requests run or wait here, the most there may be; try again later")
-        if request.response_format is not None and request.response_format.type not in ("", "text"):
-            raise NotSupported(f"response_format {request.response_format.type!r} is not served here; use text")
+        demand_capable(request, self.capabilities.names(), "this engine")
         wanted = request.sampling.max_tokens
         if wanted is not None and wanted > spec.max_output_tokens:
             raise InvalidRequest(f"max_tokens is {wanted}; this model answers with at most {spec.max_output_tokens}")

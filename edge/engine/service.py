@@ -27,7 +27,8 @@ from edge.engine.weights import Weights
 from router import confidence
 from runtime.ort.sampling import SamplingParams
 from runtime.version import weir_version
-from wire.errors import InvalidRequest, NotFound, NotSupported, Overloaded, Unavailable
+from wire.capabilities import demand_capable
+from wire.errors import InvalidRequest, NotFound, Overloaded, Unavailable
 from wire.messages import (
     Activation,
     Committed,
@@ -39,7 +40,6 @@ from wire.messages import (
     GenerateRequest,
     Limits,
     Reason,
-    ResponseFormat,
     Sampling,
     Signals,
     Tier,
@@ -85,7 +85,6 @@ class EngineService:
         began = time.monotonic()
         self._demand_ready()
         check_request(request, self._limits)
-        _demand_plain_text(request.response_format)
         most = self._config.slots + self._config.max_queue
         if self._here >= most:
             raise Overloaded(f"{self._here} requests are here already, of at most {most}; try again later")
@@ -105,6 +104,7 @@ class EngineService:
         model, batcher = self._weights.serving()
         if not model.answers_to(request.model):
             raise NotFound(f"no model {request.model!r} here; this engine serves {model.info.name!r}")
+        demand_capable(request, model.info.capabilities, "this engine")
         prompt_ids = await asyncio.get_running_loop().run_in_executor(self._tokenizing, model.prompt_ids, request)
         call.deadline.check()
         job = Job(
@@ -223,14 +223,6 @@ class EngineService:
             raise Unavailable("this engine is draining; try again, another one takes over")
         if self._weights.state == "starting":
             self._weights.serving()
-
-
-def _demand_plain_text(form: ResponseFormat | None) -> None:
-    if form is None or form.type in ("", "text"):
-        return
-    if form.type in ("json_object", "json_schema"):
-        raise NotSupported(f"response_format {form.type} is not served by this engine (no json_schema capability)")
-    raise InvalidRequest(f"response_format is {form.type!r}; use text, json_object or json_schema")
 
 
 def _sampling(s: Sampling) -> SamplingParams:

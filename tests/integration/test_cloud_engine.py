@@ -189,7 +189,7 @@ async def test_places_and_queue_are_bounded(one: Host) -> None:
         (ask("parcel " * 60, tokens=470), ContextTooLong, "470 more were asked for"),
         (ask(tokens=481), InvalidRequest, "at most 480"),
         (ask(model="other"), NotFound, "serves 'tiny'"),
-        (ask(response_format=ResponseFormat("json_object")), NotSupported, "response_format"),
+        (ask(response_format=ResponseFormat("json_object")), NotSupported, "json_schema"),
         (ask(tokens=-1), InvalidRequest, "max_tokens is -1"),
         (GenerateRequest(), InvalidRequest, "messages is empty"),
     ],

@@ -118,7 +118,7 @@ BAD: list[tuple[GenerateRequest, type[WeirError], str]] = [
     (ask("x" * (2 << 20)), TooLarge, "at most 1048576"),
     (ask("water " * 2000), ContextTooLong, "context holds 512"),
     (ask("water " * 60, 400), ContextTooLong, "max_tokens is 400"),
-    (ask(response_format=ResponseFormat("json_object")), NotSupported, "json_object"),
+    (ask(response_format=ResponseFormat("json_object")), NotSupported, "json_schema"),
     (ask(response_format=ResponseFormat("poem")), InvalidRequest, "'poem'"),
 ]
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bprotos/weir/v1/engine.proto\x12\x07weir.v1\"9\n\x0f\x41\x63tivateRequest\x12\x13\n\x0brelease_dir\x18\x01 \x01(\t\x12\x11\n\tprecision\x18\x02 \x01(\x05\"~\n\x10\x41\x63tivateResponse\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x11\n\tprecision\x18\x02 \x01(\x05\x12\x15\n\rweight_digest\x18\x03 \x01(\t\x12\x0f\n\x07load_ms\x18\x04 \x01(\x01\x12\x10\n\x08pause_ms\x18\x05 \x01(\x01\x12\x0c\n\x04note\x18\x06 \x01(\t\"\x0f\n\rStatusRequest\"_\n\nRankStatus\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x05\x12\x17\n\x0fparameter_bytes\x18\x03 \x01(\x03\x12\x1d\n\x15parameter_bytes_total\x18\x04 \x01(\x03\"\xf2\x01\n\x0eStatusResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x03 \x01(\x05\x12\x0e\n\x06queued\x18\x04 \x01(\x05\x12\r\n\x05slots\x18\x05 \x01(\x05\x12\x14\n\x0c\x64\x65\x63ode_steps\x18\x06 \x01(\x03\x12\x10\n\x08restarts\x18\x07 \x01(\x03\x12\x0f\n\x07release\x18\x08 \x01(\t\x12\x11\n\tprecision\x18\t \x01(\x05\x12\x15\n\rweight_digest\x18\n \x01(\t\x12\"\n\x05ranks\x18\x0b \x03(\x0b\x32\x13.weir.v1.RankStatus\x12\x0b\n\x03pid\x18\x0c \x01(\x05\"\x0e\n\x0c\x44rainRequest\"\x1f\n\rDrainResponse\x12\x0e\n\x06\x61\x63tive\x18\x01 \x01(\x05\x32\xc3\x01\n\rEngineControl\x12?\n\x08\x41\x63tivate\x12\x18.weir.v1.ActivateRequest\x1a\x19.weir.v1.ActivateResponse\x12\x39\n\x06Status\x12\x16.weir.v1.StatusRequest\x1a\x17.weir.v1.StatusResponse\x12\x36\n\x05\x44rain\x12\x15.weir.v1.DrainRequest\x1a\x16.weir.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bprotos/weir/v1/engine.proto\x12\x07weir.v1\"9\n\x0f\x41\x63tivateRequest\x12\x13\n\x0brelease_dir\x18\x01 \x01(\t\x12\x11\n\tprecision\x18\x02 \x01(\x05\"~\n\x10\x41\x63tivateResponse\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x11\n\tprecision\x18\x02 \x01(\x05\x12\x15\n\rweight_digest\x18\x03 \x01(\t\x12\x0f\n\x07load_ms\x18\x04 \x01(\x01\x12\x10\n\x08pause_ms\x18\x05 \x01(\x01\x12\x0c\n\x04note\x18\x06 \x01(\t\"\x0f\n\rStatusRequest\"_\n\nRankStatus\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x05\x12\x17\n\x0fparameter_bytes\x18\x03 \x01(\x03\x12\x1d\n\x15parameter_bytes_total\x18\x04 \x01(\x03\"\xcf\x02\n\x0eStatusResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x03 \x01(\x05\x12\x0e\n\x06queued\x18\x04 \x01(\x05\x12\r\n\x05slots\x18\x05 \x01(\x05\x12\x14\n\x0c\x64\x65\x63ode_steps\x18\x06 \x01(\x03\x12\x10\n\x08restarts\x18\x07 \x01(\x03\x12\x0f\n\x07release\x18\x08 \x01(\t\x12\x11\n\tprecision\x18\t \x01(\x05\x12\x15\n\rweight_digest\x18\n \x01(\t\x12\"\n\x05ranks\x18\x0b \x03(\x0b\x32\x13.weir.v1.RankStatus\x12\x0b\n\x03pid\x18\x0c \x01(\x05\x12\x11\n\tkv_tokens\x18\r \x01(\x03\x12\x16\n\x0ekv_tokens_used\x18\x0e \x01(\x03\x12\x15\n\rprefix_tokens\x18\x0f \x01(\x03\x12\x19\n\x11prefix_hit_tokens\x18\x10 \x01(\x03\"\x0e\n\x0c\x44rainRequest\"\x1f\n\rDrainResponse\x12\x0e\n\x06\x61\x63tive\x18\x01 \x01(\x05\x32\xc3\x01\n\rEngineControl\x12?\n\x08\x41\x63tivate\x12\x18.weir.v1.ActivateRequest\x1a\x19.weir.v1.ActivateResponse\x12\x39\n\x06Status\x12\x16.weir.v1.StatusRequest\x1a\x17.weir.v1.StatusResponse\x12\x36\n\x05\x44rain\x12\x15.weir.v1.DrainRequest\x1a\x16.weir.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,11 +40,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RANKSTATUS']._serialized_start=244
   _globals['_RANKSTATUS']._serialized_end=339
   _globals['_STATUSRESPONSE']._serialized_start=342
-  _globals['_STATUSRESPONSE']._serialized_end=584
-  _globals['_DRAINREQUEST']._serialized_start=586
-  _globals['_DRAINREQUEST']._serialized_end=600
-  _globals['_DRAINRESPONSE']._serialized_start=602
-  _globals['_DRAINRESPONSE']._serialized_end=633
-  _globals['_ENGINECONTROL']._serialized_start=636
-  _globals['_ENGINECONTROL']._serialized_end=831
+  _globals['_STATUSRESPONSE']._serialized_end=677
+  _globals['_DRAINREQUEST']._serialized_start=679
+  _globals['_DRAINREQUEST']._serialized_end=693
+  _globals['_DRAINRESPONSE']._serialized_start=695
+  _globals['_DRAINRESPONSE']._serialized_end=726
+  _globals['_ENGINECONTROL']._serialized_start=729
+  _globals['_ENGINECONTROL']._serialized_end=924
 # @@protoc_insertion_point(module_scope)

@@ -122,6 +122,10 @@ class StatusResponse(google.protobuf.message.Message):
     WEIGHT_DIGEST_FIELD_NUMBER: builtins.int
     RANKS_FIELD_NUMBER: builtins.int
     PID_FIELD_NUMBER: builtins.int
+    KV_TOKENS_FIELD_NUMBER: builtins.int
+    KV_TOKENS_USED_FIELD_NUMBER: builtins.int
+    PREFIX_TOKENS_FIELD_NUMBER: builtins.int
+    PREFIX_HIT_TOKENS_FIELD_NUMBER: builtins.int
     state: builtins.str
     """starting, ready, draining or down"""
     detail: builtins.str
@@ -136,6 +140,14 @@ class StatusResponse(google.protobuf.message.Message):
     precision: builtins.int
     weight_digest: builtins.str
     pid: builtins.int
+    kv_tokens: builtins.int
+    """tokens the KV pool holds at most"""
+    kv_tokens_used: builtins.int
+    """promised to the requests that hold a slot"""
+    prefix_tokens: builtins.int
+    """kept for reuse"""
+    prefix_hit_tokens: builtins.int
+    """taken from there since the start"""
     @property
     def ranks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RankStatus]: ...
     def __init__(
@@ -153,8 +165,12 @@ class StatusResponse(google.protobuf.message.Message):
         weight_digest: builtins.str = ...,
         ranks: collections.abc.Iterable[Global___RankStatus] | None = ...,
         pid: builtins.int = ...,
+        kv_tokens: builtins.int = ...,
+        kv_tokens_used: builtins.int = ...,
+        prefix_tokens: builtins.int = ...,
+        prefix_hit_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["active", b"active", "decode_steps", b"decode_steps", "detail", b"detail", "pid", b"pid", "precision", b"precision", "queued", b"queued", "ranks", b"ranks", "release", b"release", "restarts", b"restarts", "slots", b"slots", "state", b"state", "weight_digest", b"weight_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["active", b"active", "decode_steps", b"decode_steps", "detail", b"detail", "kv_tokens", b"kv_tokens", "kv_tokens_used", b"kv_tokens_used", "pid", b"pid", "precision", b"precision", "prefix_hit_tokens", b"prefix_hit_tokens", "prefix_tokens", b"prefix_tokens", "queued", b"queued", "ranks", b"ranks", "release", b"release", "restarts", b"restarts", "slots", b"slots", "state", b"state", "weight_digest", b"weight_digest"]) -> None: ...
 
 Global___StatusResponse: typing_extensions.TypeAlias = StatusResponse
 

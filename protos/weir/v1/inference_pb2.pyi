@@ -103,21 +103,86 @@ TIER_CONSTRAINT_CLOUD_ONLY: TierConstraint.ValueType  # 3
 Global___TierConstraint: typing_extensions.TypeAlias = TierConstraint
 
 @typing.final
+class ToolCall(google.protobuf.message.Message):
+    """A call of a tool that a model asks for."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    ARGUMENTS_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    name: builtins.str
+    arguments: builtins.str
+    """a JSON object, as the model wrote it"""
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        name: builtins.str = ...,
+        arguments: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "id", b"id", "name", b"name"]) -> None: ...
+
+Global___ToolCall: typing_extensions.TypeAlias = ToolCall
+
+@typing.final
+class Tool(google.protobuf.message.Message):
+    """A tool a model may ask for."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
+    PARAMETERS_FIELD_NUMBER: builtins.int
+    STRICT_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    description: builtins.str
+    parameters: builtins.str
+    """JSON schema of its arguments; empty: an object of any kind"""
+    strict: builtins.bool
+    """the arguments must fit the schema"""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        description: builtins.str = ...,
+        parameters: builtins.str = ...,
+        strict: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["description", b"description", "name", b"name", "parameters", b"parameters", "strict", b"strict"]) -> None: ...
+
+Global___Tool: typing_extensions.TypeAlias = Tool
+
+@typing.final
 class Message(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ROLE_FIELD_NUMBER: builtins.int
     CONTENT_FIELD_NUMBER: builtins.int
+    TOOL_CALLS_FIELD_NUMBER: builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
     role: builtins.str
-    """system, user or assistant"""
+    """system, user, assistant or tool"""
     content: builtins.str
+    tool_call_id: builtins.str
+    """tool: which call this answers"""
+    name: builtins.str
+    @property
+    def tool_calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """assistant: what it asked for"""
+
     def __init__(
         self,
         *,
         role: builtins.str = ...,
         content: builtins.str = ...,
+        tool_calls: collections.abc.Iterable[Global___ToolCall] | None = ...,
+        tool_call_id: builtins.str = ...,
+        name: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["content", b"content", "role", b"role"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "name", b"name", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]) -> None: ...
 
 Global___Message: typing_extensions.TypeAlias = Message
 
@@ -125,11 +190,32 @@ Global___Message: typing_extensions.TypeAlias = Message
 class Sampling(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class LogitBiasEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.int
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.int = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     MAX_TOKENS_FIELD_NUMBER: builtins.int
     TEMPERATURE_FIELD_NUMBER: builtins.int
     TOP_P_FIELD_NUMBER: builtins.int
     TOP_K_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    MIN_P_FIELD_NUMBER: builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: builtins.int
+    LOGIT_BIAS_FIELD_NUMBER: builtins.int
     max_tokens: builtins.int
     """absent: the serving model's default"""
     temperature: builtins.float
@@ -140,6 +226,18 @@ class Sampling(google.protobuf.message.Message):
     """absent or 0: off"""
     seed: builtins.int
     """absent: a fresh one"""
+    min_p: builtins.float
+    """[0, 1]; tokens under this share of the likeliest one's probability are left out"""
+    presence_penalty: builtins.float
+    """[-2, 2]; taken from the logits of tokens the answer has already"""
+    frequency_penalty: builtins.float
+    """[-2, 2]; likewise, once per occurrence"""
+    repetition_penalty: builtins.float
+    """above 0; 1 is off; over prompt and answer"""
+    @property
+    def logit_bias(self) -> google.protobuf.internal.containers.ScalarMap[builtins.int, builtins.float]:
+        """token id to what is added to its logit, [-100, 100]"""
+
     def __init__(
         self,
         *,
@@ -148,11 +246,24 @@ class Sampling(google.protobuf.message.Message):
         top_p: builtins.float | None = ...,
         top_k: builtins.int | None = ...,
         seed: builtins.int | None = ...,
+        min_p: builtins.float | None = ...,
+        presence_penalty: builtins.float | None = ...,
+        frequency_penalty: builtins.float | None = ...,
+        repetition_penalty: builtins.float | None = ...,
+        logit_bias: collections.abc.Mapping[builtins.int, builtins.float] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_frequency_penalty", b"_frequency_penalty", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_frequency_penalty", b"_frequency_penalty", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_frequency_penalty", b"_frequency_penalty"]) -> typing.Literal["frequency_penalty"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_min_p", b"_min_p"]) -> typing.Literal["min_p"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_presence_penalty", b"_presence_penalty"]) -> typing.Literal["presence_penalty"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_repetition_penalty", b"_repetition_penalty"]) -> typing.Literal["repetition_penalty"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
     @typing.overload
@@ -172,17 +283,23 @@ class ResponseFormat(google.protobuf.message.Message):
 
     TYPE_FIELD_NUMBER: builtins.int
     JSON_SCHEMA_FIELD_NUMBER: builtins.int
+    CHOICES_FIELD_NUMBER: builtins.int
     type: builtins.str
-    """text, json_object or json_schema"""
+    """text, json_object, json_schema or choice"""
     json_schema: builtins.str
     """for json_schema: the schema as JSON"""
+    @property
+    def choices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """for choice: the answers there are; the likeliest is given"""
+
     def __init__(
         self,
         *,
         type: builtins.str = ...,
         json_schema: builtins.str = ...,
+        choices: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["json_schema", b"json_schema", "type", b"type"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["choices", b"choices", "json_schema", b"json_schema", "type", b"type"]) -> None: ...
 
 Global___ResponseFormat: typing_extensions.TypeAlias = ResponseFormat
 
@@ -307,6 +424,9 @@ class GenerateRequest(google.protobuf.message.Message):
     RETURN_LOGPROBS_FIELD_NUMBER: builtins.int
     RETURN_SIGNALS_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: builtins.int
+    TOOLS_FIELD_NUMBER: builtins.int
+    TOOL_CHOICE_FIELD_NUMBER: builtins.int
     model: builtins.str
     prompt: builtins.str
     """or a raw prompt"""
@@ -317,6 +437,10 @@ class GenerateRequest(google.protobuf.message.Message):
     return_signals: builtins.bool
     """decode-time confidence signals in Delta and Final"""
     request_id: builtins.str
+    top_logprobs: builtins.int
+    """alternatives per token in Delta; needs return_logprobs"""
+    tool_choice: builtins.str
+    """auto (also when empty), none, required, or function:NAME"""
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Message]:
         """either messages"""
@@ -333,6 +457,8 @@ class GenerateRequest(google.protobuf.message.Message):
     def context(self) -> Global___Context: ...
     @property
     def draft(self) -> Global___Draft: ...
+    @property
+    def tools(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Tool]: ...
     def __init__(
         self,
         *,
@@ -350,9 +476,12 @@ class GenerateRequest(google.protobuf.message.Message):
         return_logprobs: builtins.bool = ...,
         return_signals: builtins.bool = ...,
         request_id: builtins.str = ...,
+        top_logprobs: builtins.int = ...,
+        tools: collections.abc.Iterable[Global___Tool] | None = ...,
+        tool_choice: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["constraints", b"constraints", "context", b"context", "draft", b"draft", "response_format", b"response_format", "sampling", b"sampling"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["constraints", b"constraints", "context", b"context", "draft", b"draft", "hops", b"hops", "idempotency_key", b"idempotency_key", "messages", b"messages", "model", b"model", "prompt", b"prompt", "request_id", b"request_id", "response_format", b"response_format", "return_logprobs", b"return_logprobs", "return_signals", b"return_signals", "sampling", b"sampling", "stop", b"stop"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["constraints", b"constraints", "context", b"context", "draft", b"draft", "hops", b"hops", "idempotency_key", b"idempotency_key", "messages", b"messages", "model", b"model", "prompt", b"prompt", "request_id", b"request_id", "response_format", b"response_format", "return_logprobs", b"return_logprobs", "return_signals", b"return_signals", "sampling", b"sampling", "stop", b"stop", "tool_choice", b"tool_choice", "tools", b"tools", "top_logprobs", b"top_logprobs"]) -> None: ...
 
 Global___GenerateRequest: typing_extensions.TypeAlias = GenerateRequest
 
@@ -431,6 +560,49 @@ class Signals(google.protobuf.message.Message):
 Global___Signals: typing_extensions.TypeAlias = Signals
 
 @typing.final
+class TokenLogprob(google.protobuf.message.Message):
+    """A token and how likely it was."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: builtins.int
+    LOGPROB_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    token_id: builtins.int
+    logprob: builtins.float
+    """natural log, of the distribution before any sampling setting"""
+    text: builtins.bytes
+    """the token's own bytes, which need not be whole characters"""
+    def __init__(
+        self,
+        *,
+        token_id: builtins.int = ...,
+        logprob: builtins.float = ...,
+        text: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["logprob", b"logprob", "text", b"text", "token_id", b"token_id"]) -> None: ...
+
+Global___TokenLogprob: typing_extensions.TypeAlias = TokenLogprob
+
+@typing.final
+class TopLogprobs(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOP_FIELD_NUMBER: builtins.int
+    @property
+    def top(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """likeliest first"""
+
+    def __init__(
+        self,
+        *,
+        top: collections.abc.Iterable[Global___TokenLogprob] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["top", b"top"]) -> None: ...
+
+Global___TopLogprobs: typing_extensions.TypeAlias = TopLogprobs
+
+@typing.final
 class Delta(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -438,6 +610,8 @@ class Delta(google.protobuf.message.Message):
     TOKEN_IDS_FIELD_NUMBER: builtins.int
     LOGPROBS_FIELD_NUMBER: builtins.int
     SIGNALS_FIELD_NUMBER: builtins.int
+    TOKEN_BYTES_FIELD_NUMBER: builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: builtins.int
     text: builtins.str
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
@@ -445,6 +619,14 @@ class Delta(google.protobuf.message.Message):
     def logprobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
     @property
     def signals(self) -> Global___Signals: ...
+    @property
+    def token_bytes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """one per token id, with return_logprobs"""
+
+    @property
+    def top_logprobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TopLogprobs]:
+        """one per token id, with top_logprobs"""
+
     def __init__(
         self,
         *,
@@ -452,9 +634,11 @@ class Delta(google.protobuf.message.Message):
         token_ids: collections.abc.Iterable[builtins.int] | None = ...,
         logprobs: collections.abc.Iterable[builtins.float] | None = ...,
         signals: Global___Signals | None = ...,
+        token_bytes: collections.abc.Iterable[builtins.bytes] | None = ...,
+        top_logprobs: collections.abc.Iterable[Global___TopLogprobs] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["signals", b"signals"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["logprobs", b"logprobs", "signals", b"signals", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["logprobs", b"logprobs", "signals", b"signals", "text", b"text", "token_bytes", b"token_bytes", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]) -> None: ...
 
 Global___Delta: typing_extensions.TypeAlias = Delta
 
@@ -464,15 +648,19 @@ class Usage(google.protobuf.message.Message):
 
     PROMPT_TOKENS_FIELD_NUMBER: builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: builtins.int
     prompt_tokens: builtins.int
     completion_tokens: builtins.int
+    cached_tokens: builtins.int
+    """of the prompt, taken from the prefix cache"""
     def __init__(
         self,
         *,
         prompt_tokens: builtins.int = ...,
         completion_tokens: builtins.int = ...,
+        cached_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens"]) -> None: ...
 
 Global___Usage: typing_extensions.TypeAlias = Usage
 
@@ -517,8 +705,10 @@ class Final(google.protobuf.message.Message):
     NODE_FIELD_NUMBER: builtins.int
     THRESHOLD_FIELD_NUMBER: builtins.int
     SIGNALS_FIELD_NUMBER: builtins.int
+    TOOL_CALLS_FIELD_NUMBER: builtins.int
+    EDGE_TOKENS_SPENT_FIELD_NUMBER: builtins.int
     finish_reason: builtins.str
-    """stop or length"""
+    """stop, length or tool_calls"""
     tier: Global___Tier.ValueType
     release: builtins.str
     weight_digest: builtins.str
@@ -545,12 +735,16 @@ class Final(google.protobuf.message.Message):
     """who answered"""
     threshold: builtins.float
     """the confidence this answer was held against"""
+    edge_tokens_spent: builtins.int
+    """decoded on the edge and not given, because another tier answers"""
     @property
     def usage(self) -> Global___Usage: ...
     @property
     def timings_ms(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]: ...
     @property
     def signals(self) -> Global___Signals: ...
+    @property
+    def tool_calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ToolCall]: ...
     def __init__(
         self,
         *,
@@ -575,9 +769,11 @@ class Final(google.protobuf.message.Message):
         node: builtins.str = ...,
         threshold: builtins.float | None = ...,
         signals: Global___Signals | None = ...,
+        tool_calls: collections.abc.Iterable[Global___ToolCall] | None = ...,
+        edge_tokens_spent: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_confidence", b"_confidence", "_threshold", b"_threshold", "confidence", b"confidence", "signals", b"signals", "threshold", b"threshold", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_confidence", b"_confidence", "_threshold", b"_threshold", "audited", b"audited", "confidence", b"confidence", "degraded", b"degraded", "draft_status", b"draft_status", "draft_tokens_accepted", b"draft_tokens_accepted", "draft_tokens_offered", b"draft_tokens_offered", "finish_reason", b"finish_reason", "hops", b"hops", "node", b"node", "precision", b"precision", "reason", b"reason", "release", b"release", "request_id", b"request_id", "signals", b"signals", "threshold", b"threshold", "tier", b"tier", "timings_ms", b"timings_ms", "usage", b"usage", "wanted_reason", b"wanted_reason", "weight_digest", b"weight_digest", "weight_format", b"weight_format"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_confidence", b"_confidence", "_threshold", b"_threshold", "audited", b"audited", "confidence", b"confidence", "degraded", b"degraded", "draft_status", b"draft_status", "draft_tokens_accepted", b"draft_tokens_accepted", "draft_tokens_offered", b"draft_tokens_offered", "edge_tokens_spent", b"edge_tokens_spent", "finish_reason", b"finish_reason", "hops", b"hops", "node", b"node", "precision", b"precision", "reason", b"reason", "release", b"release", "request_id", b"request_id", "signals", b"signals", "threshold", b"threshold", "tier", b"tier", "timings_ms", b"timings_ms", "tool_calls", b"tool_calls", "usage", b"usage", "wanted_reason", b"wanted_reason", "weight_digest", b"weight_digest", "weight_format", b"weight_format"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_confidence", b"_confidence"]) -> typing.Literal["confidence"] | None: ...
     @typing.overload
@@ -620,9 +816,21 @@ class ClassifyRequest(google.protobuf.message.Message):
     CONSTRAINTS_FIELD_NUMBER: builtins.int
     CONTEXT_FIELD_NUMBER: builtins.int
     HOPS_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
+    TOP_LABELS_FIELD_NUMBER: builtins.int
+    RETURN_LOGITS_FIELD_NUMBER: builtins.int
+    TEXT_PAIR_FIELD_NUMBER: builtins.int
     model: builtins.str
     text: builtins.str
     hops: builtins.int
+    request_id: builtins.str
+    idempotency_key: builtins.str
+    top_labels: builtins.int
+    """scores of this many labels in the answer; 0: all of them"""
+    return_logits: builtins.bool
+    text_pair: builtins.str
+    """the second of two texts, for models of pairs"""
     @property
     def constraints(self) -> Global___Constraints: ...
     @property
@@ -635,26 +843,109 @@ class ClassifyRequest(google.protobuf.message.Message):
         constraints: Global___Constraints | None = ...,
         context: Global___Context | None = ...,
         hops: builtins.int = ...,
+        request_id: builtins.str = ...,
+        idempotency_key: builtins.str = ...,
+        top_labels: builtins.int = ...,
+        return_logits: builtins.bool = ...,
+        text_pair: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["constraints", b"constraints", "context", b"context"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["constraints", b"constraints", "context", b"context", "hops", b"hops", "model", b"model", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["constraints", b"constraints", "context", b"context", "hops", b"hops", "idempotency_key", b"idempotency_key", "model", b"model", "request_id", b"request_id", "return_logits", b"return_logits", "text", b"text", "text_pair", b"text_pair", "top_labels", b"top_labels"]) -> None: ...
 
 Global___ClassifyRequest: typing_extensions.TypeAlias = ClassifyRequest
 
 @typing.final
+class LabelScore(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LABEL_FIELD_NUMBER: builtins.int
+    SCORE_FIELD_NUMBER: builtins.int
+    label: builtins.str
+    score: builtins.float
+    """probability: over all labels, or of this one alone where labels do not exclude each other"""
+    def __init__(
+        self,
+        *,
+        label: builtins.str = ...,
+        score: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["label", b"label", "score", b"score"]) -> None: ...
+
+Global___LabelScore: typing_extensions.TypeAlias = LabelScore
+
+@typing.final
 class ClassifyResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class TimingsMsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
     LABEL_FIELD_NUMBER: builtins.int
     CONFIDENCE_FIELD_NUMBER: builtins.int
     TIER_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     DEGRADED_FIELD_NUMBER: builtins.int
+    SCORES_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    MULTI_LABEL_FIELD_NUMBER: builtins.int
+    LOGITS_FIELD_NUMBER: builtins.int
+    WANTED_REASON_FIELD_NUMBER: builtins.int
+    RELEASE_FIELD_NUMBER: builtins.int
+    WEIGHT_DIGEST_FIELD_NUMBER: builtins.int
+    PRECISION_FIELD_NUMBER: builtins.int
+    WEIGHT_FORMAT_FIELD_NUMBER: builtins.int
+    THRESHOLD_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    TIMINGS_MS_FIELD_NUMBER: builtins.int
+    HOPS_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    NODE_FIELD_NUMBER: builtins.int
     label: builtins.str
+    """the likeliest"""
     confidence: builtins.float
+    """calibrated probability of agreement with the cloud"""
     tier: Global___Tier.ValueType
     reason: Global___Reason.ValueType
     degraded: builtins.bool
+    multi_label: builtins.bool
+    wanted_reason: Global___Reason.ValueType
+    release: builtins.str
+    weight_digest: builtins.str
+    precision: builtins.int
+    weight_format: builtins.str
+    threshold: builtins.float
+    tokens: builtins.int
+    """of the text"""
+    hops: builtins.int
+    request_id: builtins.str
+    node: builtins.str
+    @property
+    def scores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LabelScore]:
+        """likeliest first"""
+
+    @property
+    def labels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """multi-label: those that hold, likeliest first"""
+
+    @property
+    def logits(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """in the model's own order, when asked for"""
+
+    @property
+    def timings_ms(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]: ...
     def __init__(
         self,
         *,
@@ -663,10 +954,28 @@ class ClassifyResponse(google.protobuf.message.Message):
         tier: Global___Tier.ValueType = ...,
         reason: Global___Reason.ValueType = ...,
         degraded: builtins.bool = ...,
+        scores: collections.abc.Iterable[Global___LabelScore] | None = ...,
+        labels: collections.abc.Iterable[builtins.str] | None = ...,
+        multi_label: builtins.bool = ...,
+        logits: collections.abc.Iterable[builtins.float] | None = ...,
+        wanted_reason: Global___Reason.ValueType = ...,
+        release: builtins.str = ...,
+        weight_digest: builtins.str = ...,
+        precision: builtins.int = ...,
+        weight_format: builtins.str = ...,
+        threshold: builtins.float | None = ...,
+        tokens: builtins.int = ...,
+        timings_ms: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        hops: builtins.int = ...,
+        request_id: builtins.str = ...,
+        node: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_confidence", b"_confidence", "confidence", b"confidence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_confidence", b"_confidence", "confidence", b"confidence", "degraded", b"degraded", "label", b"label", "reason", b"reason", "tier", b"tier"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_confidence", b"_confidence", "_threshold", b"_threshold", "confidence", b"confidence", "threshold", b"threshold"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_confidence", b"_confidence", "_threshold", b"_threshold", "confidence", b"confidence", "degraded", b"degraded", "hops", b"hops", "label", b"label", "labels", b"labels", "logits", b"logits", "multi_label", b"multi_label", "node", b"node", "precision", b"precision", "reason", b"reason", "release", b"release", "request_id", b"request_id", "scores", b"scores", "threshold", b"threshold", "tier", b"tier", "timings_ms", b"timings_ms", "tokens", b"tokens", "wanted_reason", b"wanted_reason", "weight_digest", b"weight_digest", "weight_format", b"weight_format"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_confidence", b"_confidence"]) -> typing.Literal["confidence"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_threshold", b"_threshold"]) -> typing.Literal["threshold"] | None: ...
 
 Global___ClassifyResponse: typing_extensions.TypeAlias = ClassifyResponse
 
@@ -679,13 +988,26 @@ class ScoreRequest(google.protobuf.message.Message):
     PROMPT_FIELD_NUMBER: builtins.int
     CONTINUATION_FIELD_NUMBER: builtins.int
     CONTEXT_FIELD_NUMBER: builtins.int
+    CONTINUATIONS_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    HOPS_FIELD_NUMBER: builtins.int
     model: builtins.str
     prompt: builtins.str
+    """or a raw prompt"""
     continuation: builtins.str
+    """one,"""
+    request_id: builtins.str
+    hops: builtins.int
     @property
-    def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Message]: ...
+    def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Message]:
+        """either messages"""
+
     @property
     def context(self) -> Global___Context: ...
+    @property
+    def continuations(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """or several over the same prompt"""
+
     def __init__(
         self,
         *,
@@ -694,11 +1016,36 @@ class ScoreRequest(google.protobuf.message.Message):
         prompt: builtins.str = ...,
         continuation: builtins.str = ...,
         context: Global___Context | None = ...,
+        continuations: collections.abc.Iterable[builtins.str] | None = ...,
+        request_id: builtins.str = ...,
+        hops: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["context", b"context"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["context", b"context", "continuation", b"continuation", "messages", b"messages", "model", b"model", "prompt", b"prompt"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["context", b"context", "continuation", b"continuation", "continuations", b"continuations", "hops", b"hops", "messages", b"messages", "model", b"model", "prompt", b"prompt", "request_id", b"request_id"]) -> None: ...
 
 Global___ScoreRequest: typing_extensions.TypeAlias = ScoreRequest
+
+@typing.final
+class ScoredContinuation(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: builtins.int
+    LOGPROBS_FIELD_NUMBER: builtins.int
+    @property
+    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def logprobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """one per token id, natural log"""
+
+    def __init__(
+        self,
+        *,
+        token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        logprobs: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["logprobs", b"logprobs", "token_ids", b"token_ids"]) -> None: ...
+
+Global___ScoredContinuation: typing_extensions.TypeAlias = ScoredContinuation
 
 @typing.final
 class ScoreResponse(google.protobuf.message.Message):
@@ -707,19 +1054,36 @@ class ScoreResponse(google.protobuf.message.Message):
     TOKEN_IDS_FIELD_NUMBER: builtins.int
     LOGPROBS_FIELD_NUMBER: builtins.int
     RELEASE_FIELD_NUMBER: builtins.int
+    SCORED_FIELD_NUMBER: builtins.int
+    WEIGHT_DIGEST_FIELD_NUMBER: builtins.int
+    PRECISION_FIELD_NUMBER: builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: builtins.int
     release: builtins.str
+    weight_digest: builtins.str
+    precision: builtins.int
+    prompt_tokens: builtins.int
     @property
-    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """of the first continuation"""
+
     @property
     def logprobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    @property
+    def scored(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ScoredContinuation]:
+        """in the order asked"""
+
     def __init__(
         self,
         *,
         token_ids: collections.abc.Iterable[builtins.int] | None = ...,
         logprobs: collections.abc.Iterable[builtins.float] | None = ...,
         release: builtins.str = ...,
+        scored: collections.abc.Iterable[Global___ScoredContinuation] | None = ...,
+        weight_digest: builtins.str = ...,
+        precision: builtins.int = ...,
+        prompt_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["logprobs", b"logprobs", "release", b"release", "token_ids", b"token_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["logprobs", b"logprobs", "precision", b"precision", "prompt_tokens", b"prompt_tokens", "release", b"release", "scored", b"scored", "token_ids", b"token_ids", "weight_digest", b"weight_digest"]) -> None: ...
 
 Global___ScoreResponse: typing_extensions.TypeAlias = ScoreResponse
 
@@ -755,6 +1119,8 @@ class ModelInfo(google.protobuf.message.Message):
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
     PRECISIONS_AVAILABLE_FIELD_NUMBER: builtins.int
     CALIBRATION_ID_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    MULTI_LABEL_FIELD_NUMBER: builtins.int
     name: builtins.str
     release: builtins.str
     tokenizer_digest: builtins.str
@@ -764,16 +1130,21 @@ class ModelInfo(google.protobuf.message.Message):
     context_length: builtins.int
     max_output_tokens: builtins.int
     calibration_id: builtins.str
+    multi_label: builtins.bool
     @property
     def tasks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """generate"""
+        """generate, classify"""
 
     @property
     def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """stream, sample, logprobs, signals, draft_verify, score, classify, json_schema"""
+        """stream, sample, penalties, logprobs, top_logprobs, signals, draft_verify, score, json_schema, choice, tools"""
 
     @property
     def precisions_available(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def labels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """classify: in the model's own order"""
+
     def __init__(
         self,
         *,
@@ -789,8 +1160,10 @@ class ModelInfo(google.protobuf.message.Message):
         max_output_tokens: builtins.int = ...,
         precisions_available: collections.abc.Iterable[builtins.int] | None = ...,
         calibration_id: builtins.str = ...,
+        labels: collections.abc.Iterable[builtins.str] | None = ...,
+        multi_label: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["calibration_id", b"calibration_id", "capabilities", b"capabilities", "context_length", b"context_length", "max_output_tokens", b"max_output_tokens", "name", b"name", "precision", b"precision", "precisions_available", b"precisions_available", "release", b"release", "tasks", b"tasks", "tokenizer_digest", b"tokenizer_digest", "weight_digest", b"weight_digest", "weight_format", b"weight_format"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["calibration_id", b"calibration_id", "capabilities", b"capabilities", "context_length", b"context_length", "labels", b"labels", "max_output_tokens", b"max_output_tokens", "multi_label", b"multi_label", "name", b"name", "precision", b"precision", "precisions_available", b"precisions_available", "release", b"release", "tasks", b"tasks", "tokenizer_digest", b"tokenizer_digest", "weight_digest", b"weight_digest", "weight_format", b"weight_format"]) -> None: ...
 
 Global___ModelInfo: typing_extensions.TypeAlias = ModelInfo
 

@@ -67,14 +67,14 @@ class InferenceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Classify(self, request, context):
-        """Labels one text. Not served yet: answers UNIMPLEMENTED.
+        """Labels one text. Where no classifier is served: UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Log-probabilities of a given continuation. Not served yet: answers UNIMPLEMENTED.
+        """Log-probabilities of given continuations. Where nothing scores: UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

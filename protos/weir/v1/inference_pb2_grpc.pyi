@@ -136,10 +136,10 @@ class InferenceStub(typing.Generic[_InferenceGenerateType, _InferenceClassifyTyp
     """Answers one request as a stream: Committed once, Delta any number of times, Final once."""
 
     Classify: _InferenceClassifyType
-    """Labels one text. Not served yet: answers UNIMPLEMENTED."""
+    """Labels one text. Where no classifier is served: UNIMPLEMENTED."""
 
     Score: _InferenceScoreType
-    """Log-probabilities of a given continuation. Not served yet: answers UNIMPLEMENTED."""
+    """Log-probabilities of given continuations. Where nothing scores: UNIMPLEMENTED."""
 
     Describe: _InferenceDescribeType
     """What is served here: models, releases, capabilities, limits."""
@@ -178,7 +178,7 @@ class InferenceServicer(metaclass=abc.ABCMeta):
         request: protos.weir.v1.inference_pb2.ClassifyRequest,
         context: _ServicerContext,
     ) -> typing.Union[protos.weir.v1.inference_pb2.ClassifyResponse, collections.abc.Awaitable[protos.weir.v1.inference_pb2.ClassifyResponse]]:
-        """Labels one text. Not served yet: answers UNIMPLEMENTED."""
+        """Labels one text. Where no classifier is served: UNIMPLEMENTED."""
 
     @abc.abstractmethod
     def Score(
@@ -186,7 +186,7 @@ class InferenceServicer(metaclass=abc.ABCMeta):
         request: protos.weir.v1.inference_pb2.ScoreRequest,
         context: _ServicerContext,
     ) -> typing.Union[protos.weir.v1.inference_pb2.ScoreResponse, collections.abc.Awaitable[protos.weir.v1.inference_pb2.ScoreResponse]]:
-        """Log-probabilities of a given continuation. Not served yet: answers UNIMPLEMENTED."""
+        """Log-probabilities of given continuations. Where nothing scores: UNIMPLEMENTED."""
 
     @abc.abstractmethod
     def Describe(

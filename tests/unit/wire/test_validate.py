@@ -6,9 +6,22 @@ import math
 
 import pytest
 
-from wire.errors import InvalidRequest, PreconditionFailed, TooLarge, WeirError
-from wire.messages import Constraints, Context, Draft, GenerateRequest, Message, Sampling
-from wire.validate import RequestLimits, check_request, commit_prefix
+from wire.capabilities import demand_capable, needs
+from wire.classification import ClassifyRequest
+from wire.errors import InvalidRequest, NotSupported, PreconditionFailed, TooLarge, WeirError
+from wire.messages import (
+    Constraints,
+    Context,
+    Draft,
+    GenerateRequest,
+    Message,
+    ResponseFormat,
+    Sampling,
+    Tool,
+    ToolCall,
+)
+from wire.scoring import ScoreRequest
+from wire.validate import RequestLimits, check_classify, check_request, check_score, commit_prefix
 
 HELLO = (Message("user", "hello"),)
 LIMITS = RequestLimits(max_prompt_bytes=1000)
@@ -47,6 +60,31 @@ def test_a_plain_request_passes() -> None:
         (GenerateRequest(messages=HELLO, hops=5), PreconditionFailed, "own upstream"),
         (GenerateRequest(messages=HELLO, draft=Draft("r", 4, "t", "c", (1, 2), (-0.1,))), InvalidRequest, "draft"),
         (GenerateRequest(messages=HELLO, draft=Draft("r", 4, "t", "c", (-1,), ())), InvalidRequest, "negative"),
+        (GenerateRequest(messages=HELLO, sampling=Sampling(min_p=1.5)), InvalidRequest, "min_p is 1.5"),
+        (GenerateRequest(messages=HELLO, sampling=Sampling(presence_penalty=3)), InvalidRequest, "presence_penalty"),
+        (GenerateRequest(messages=HELLO, sampling=Sampling(frequency_penalty=math.nan)), InvalidRequest, "frequency"),
+        (GenerateRequest(messages=HELLO, sampling=Sampling(repetition_penalty=0)), InvalidRequest, "repetition"),
+        (GenerateRequest(messages=HELLO, sampling=Sampling(logit_bias={-1: 1})), InvalidRequest, "token -1"),
+        (GenerateRequest(messages=HELLO, sampling=Sampling(logit_bias={1: 101})), InvalidRequest, "101"),
+        (GenerateRequest(messages=HELLO, top_logprobs=21), InvalidRequest, "top_logprobs is 21"),
+        (GenerateRequest(messages=HELLO, response_format=ResponseFormat("yaml")), InvalidRequest, "yaml"),
+        (GenerateRequest(messages=HELLO, response_format=ResponseFormat("choice")), InvalidRequest, "choices"),
+        (
+            GenerateRequest(messages=HELLO, response_format=ResponseFormat("choice", "", ("a", "a"))),
+            InvalidRequest,
+            "differ",
+        ),
+        (GenerateRequest(messages=HELLO, response_format=ResponseFormat("json_schema")), InvalidRequest, "schema"),
+        (GenerateRequest(messages=HELLO, tools=(Tool("a b"),)), InvalidRequest, "a b"),
+        (GenerateRequest(messages=HELLO, tools=(Tool("a"), Tool("a"))), InvalidRequest, "same name"),
+        (GenerateRequest(messages=HELLO, tool_choice="required"), InvalidRequest, "no tools"),
+        (GenerateRequest(messages=HELLO, tools=(Tool("a"),), tool_choice="function:b"), InvalidRequest, "'b'"),
+        (GenerateRequest(messages=HELLO, tools=(Tool("a"),), tool_choice="maybe"), InvalidRequest, "maybe"),
+        (
+            GenerateRequest(messages=(*HELLO, Message("user", "x", (ToolCall("1", "a", "{}"),)))),
+            InvalidRequest,
+            "only an assistant's",
+        ),
     ],
 )
 def test_a_fault_is_named(request_: GenerateRequest, kind: type[WeirError], word: str) -> None:
@@ -79,3 +117,54 @@ def test_a_long_fault_is_not_told_whole(request_: GenerateRequest) -> None:
         check_request(request_, LIMITS)
     assert len(caught.value.message) < 200
     assert "use" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "word"),
+    [
+        (ClassifyRequest(text=" "), InvalidRequest, "empty"),
+        (ClassifyRequest(text="x" * 600, text_pair="y" * 600), TooLarge, "1200"),
+        (ClassifyRequest(text="x", top_labels=-1), InvalidRequest, "top_labels"),
+        (ClassifyRequest(text="x", constraints=Constraints(max_risk=2)), InvalidRequest, "max_risk"),
+        (ClassifyRequest(text="x", hops=5), PreconditionFailed, "own upstream"),
+    ],
+)
+def test_a_fault_in_a_text_to_label_is_named(request_: ClassifyRequest, kind: type[WeirError], word: str) -> None:
+    check_classify(ClassifyRequest(text="hello"), LIMITS)
+    with pytest.raises(kind, match=word):
+        check_classify(request_, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "word"),
+    [
+        (ScoreRequest(prompt="x"), InvalidRequest, "no continuation"),
+        (ScoreRequest(prompt="x", continuations=("a",) * 65), InvalidRequest, "65"),
+        (ScoreRequest(prompt="x", continuations=("a", "")), InvalidRequest, "empty"),
+        (ScoreRequest(prompt="x", continuations=("a" * 1001,)), TooLarge, "1001"),
+        (ScoreRequest(continuations=("a",)), InvalidRequest, "messages"),
+    ],
+)
+def test_a_fault_in_continuations_is_named(request_: ScoreRequest, kind: type[WeirError], word: str) -> None:
+    check_score(ScoreRequest(prompt="x", continuations=("a", "b")), LIMITS)
+    with pytest.raises(kind, match=word):
+        check_score(request_, LIMITS)
+
+
+def test_what_a_request_needs_is_refused_by_name() -> None:
+    plain = GenerateRequest(messages=HELLO)
+    assert needs(plain) == frozenset()
+    rich = GenerateRequest(
+        messages=(*HELLO, Message("tool", "7", tool_call_id="1")),
+        sampling=Sampling(temperature=0.7, min_p=0.1, logit_bias={3: 1.0}),
+        return_logprobs=True,
+        top_logprobs=2,
+        tools=(Tool("look"),),
+        response_format=ResponseFormat("json_object"),
+    )
+    assert needs(rich) == {
+        "sample", "min_p", "penalties", "logprobs", "top_logprobs", "tools", "tool_turns", "json_schema",
+    }  # fmt: skip
+    with pytest.raises(NotSupported, match="this engine does not serve json_schema, tools"):
+        demand_capable(rich, needs(rich) - {"tools", "json_schema"}, "this engine")
+    demand_capable(rich, needs(rich), "this engine")

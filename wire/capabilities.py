@@ -1,0 +1,38 @@
+"""What a request needs of the model that answers it, in the words of ModelInfo.capabilities.
+
+One table for every tier: a router asks whether a tier can answer, an engine refuses by name what it
+cannot. A field that is not served is refused, never dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from wire.errors import NotSupported
+from wire.messages import GenerateRequest
+
+# capability → whether a request needs it. What every model here can do (a greedy stream) has no line.
+_NEEDED: dict[str, Callable[[GenerateRequest], bool]] = {
+    "sample": lambda r: not r.sampling.greedy,
+    "min_p": lambda r: bool(r.sampling.min_p) and not r.sampling.greedy,
+    "penalties": lambda r: r.sampling.reshapes,
+    "logprobs": lambda r: r.return_logprobs,
+    "top_logprobs": lambda r: r.top_logprobs > 0,
+    "json_schema": lambda r: r.response_format is not None and r.response_format.type in ("json_object", "json_schema"),
+    "choice": lambda r: r.response_format is not None and r.response_format.type == "choice",
+    "tools": lambda r: bool(r.tools) and r.tool_choice != "none",
+    # A conversation with tool turns in it, whether or not more may be called.
+    "tool_turns": lambda r: any(m.role == "tool" or m.tool_calls for m in r.messages),
+}
+
+
+def needs(request: GenerateRequest) -> frozenset[str]:
+    """The capabilities this request cannot do without."""
+    return frozenset(name for name, needed in _NEEDED.items() if needed(request))
+
+
+def demand_capable(request: GenerateRequest, capabilities: Collection[str], who: str) -> None:
+    """Raises NotSupported, naming what of the request `who` does not serve."""
+    missing = sorted(needs(request).difference(capabilities))
+    if missing:
+        raise NotSupported(f"{who} does not serve {', '.join(missing)}; leave it out or ask a tier that does")
