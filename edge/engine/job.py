@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from router.confidence import Signals
-from runtime.ort.sampling import SamplingParams
+from runtime.ort.sampling import Constraint, SamplingParams
 from runtime.ort.steps import StepModel
 from wire.deadline import Deadline
 from wire.errors import WeirError
@@ -42,6 +42,7 @@ class Job:
     deadline: Deadline
     stops: tuple[str, ...] = ()
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    constraint: Constraint | None = None  # of this answer alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,21 @@ class Choice(NamedTuple):
     logprob: float
     entropy: float
     margin: float
+
+
+class Constraint(Protocol):
+    """Which tokens may come next in one answer. One thread uses it."""
+
+    def mask(self) -> npt.NDArray[np.uint32] | None:
+        """One bit per token id, lowest first, 1 where the token may come next; None where all may.
+
+        The array is valid until the next call. End tokens are among the tokens.
+        """
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Told of every chosen token. True when the answer is whole with it and nothing may follow."""
+        ...
 
 
 class NotFinite(ArithmeticError):
