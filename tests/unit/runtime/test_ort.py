@@ -31,6 +31,7 @@ def alone(model: LoadedModel, prompt: list[int], count: int = 12) -> list[int]:
     return [choice.token for choice in generate(model.steps, prompt, count)]
 
 
+# At 4 bits a row alone is rounded otherwise than rows together (test_numerics.py), by less than these few steps show.
 def test_a_ragged_batch_gives_the_tokens_each_row_gives_alone(model: LoadedModel) -> None:
     reference = [alone(model, prompt) for prompt in PROMPTS]
     answers = [[int(prefill(model.steps, row, prompt).argmax())] for row, prompt in enumerate(PROMPTS)]
