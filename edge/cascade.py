@@ -79,7 +79,7 @@ class Cascade:
                 return self._upstream(run, decision)
             case Action.ANSWER:
                 return self._answer(run, decision)
-        raise refusal(run, decision)
+        raise refusal(run, decision, self._settings.limits.max_hops - run.request.hops)
 
     # --- the edge
 
@@ -87,7 +87,8 @@ class Cascade:
         """Lets the edge decode; yields only once it is committed."""
         attempt = run.attempt = Attempt(self._parts.clock())
         run.previous_tokens = 0
-        told = replace(run.request, return_logprobs=True, return_signals=True, draft=None)
+        # The engine is part of this node and no hop: its own limit must not cut a longer chain short.
+        told = replace(run.request, return_logprobs=True, return_signals=True, draft=None, hops=0)
         try:
             async with aclosing(as_generator(self._parts.engine.generate(told, run.call))) as events:
                 async for event in events:

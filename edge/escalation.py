@@ -3,7 +3,9 @@
 An escalation is the same request one hop further, under the same idempotency key at every try, so
 that an upstream which has answered it already need not compute it twice. It gets the request's own
 deadline less what the edge would need to answer by itself, so that an upstream which breaks or
-stalls still leaves a degraded answer in time. Nothing is tried again once a word has come.
+stalls still leaves a degraded answer in time. Nothing is tried again once a word has come. A node above
+tries its own upstream again by itself, so that one is not asked twice: retries add up along a chain of
+nodes and never multiply, and a request that passed too many nodes is not sent round again.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from wire.errors import (
     InvalidRequest,
     PreconditionFailed,
     TooLarge,
+    TooManyHops,
     Unavailable,
     WeirError,
 )
@@ -58,8 +61,8 @@ class Escalator:
                         heard = True
                         yield event
                 return
-            except PreconditionFailed:
-                if heard or request.draft is None:
+            except PreconditionFailed as error:
+                if heard or request.draft is None or isinstance(error, TooManyHops):
                     raise
                 request = replace(request, draft=None)
                 run.draft_offered, run.draft_status = 0, "unsupported"
@@ -72,6 +75,8 @@ class Escalator:
                 run.upstream_ended_at = self._clock()
 
     def _worth_another(self, call: Call) -> bool:
+        if self._outlook.is_node():
+            return False
         return self._outlook.view(1).admits and call.deadline.remaining_s() > 2 * _RETRY_AFTER_S
 
     async def _once(self, run: Run, request: GenerateRequest, call: Call) -> AsyncGenerator[Delta | Final, None]:
@@ -105,6 +110,7 @@ class Escalator:
             while (event := await _next(events, call.deadline)) is not None:
                 if isinstance(event, Committed):
                     run.upstream_tier, run.upstream_release = event.tier, event.release
+                    run.upstream_reason = event.reason
                     continue
                 if run.upstream_first_at is None:
                     run.upstream_first_at = self._clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 
 from edge.cascade import Cascade
 from edge.judge import CascadeSettings
@@ -10,7 +11,7 @@ from edge.local import LocalState
 from edge.upstream import UpstreamState
 from runtime.version import weir_version
 from wire.errors import Unavailable
-from wire.messages import Description, GenerateEvent, GenerateRequest, Limits, Tier
+from wire.messages import Description, GenerateEvent, GenerateRequest, Limits, ModelInfo, Tier
 from wire.service import Call
 
 
@@ -46,7 +47,7 @@ class EdgeNode:
             settings.node,
             Tier.EDGE,
             version=weir_version(),
-            models=() if served is None else (served,),
+            models=() if served is None else (replace(served, capabilities=self._reachable(served)),),
             limits=Limits(
                 settings.limits.max_prompt_bytes, settings.max_requests, settings.max_requests, settings.limits.max_hops
             ),
@@ -55,6 +56,12 @@ class EdgeNode:
             not_ready_reason="" if self.ready else f"no engine ({self._why()}) and no upstream",
             padding=b"\0" * probe_bytes,
         )
+
+    def _reachable(self, served: ModelInfo) -> tuple[str, ...]:
+        """What a request to this node may need: what its engine serves, and what the upstream is there for."""
+        view = self._upstream.view(1)
+        above = view.capabilities or frozenset() if view.configured else frozenset()
+        return (*served.capabilities, *sorted(above.difference(served.capabilities)))
 
     def _why(self) -> str:
         return "; ".join(filter(None, (self._local.detail, self._updating())))

@@ -66,6 +66,10 @@ class Outlook(Protocol):
         """What to call our model at the upstream; empty leaves it to the upstream."""
         ...
 
+    def is_node(self) -> bool:
+        """Whether the upstream is known to be a node like this one, with an upstream of its own to try again."""
+        ...
+
     def started(self) -> None:
         """An escalation goes up; one of the three below follows."""
         ...

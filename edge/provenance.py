@@ -2,7 +2,14 @@
 
 Timings (ms): `edge_queue`, `edge_prefill`, `edge_decode` and whatever else the engine measured, each
 under `edge_`; `edge_total` as this node saw it; `upstream_first` and `upstream_total` around an
-escalation; the upstream's own stages under `cloud_` (or under its own names); `total`.
+escalation; the cloud's own stages under `cloud_` (or under its own names); `total`. Where the upstream
+is a node, all that it told stands under `upstream.`, once for each node on the way: what two nodes call
+by one name stays apart.
+
+Who answered says so: tier, node, release, weights and precision are always those of who wrote the text,
+however many nodes passed it on. Where a node answered by itself, so are reason, confidence and
+threshold, for they speak of that answer. The cloud has no confidence in its own: there the node that was
+asked says why it passed the request on.
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ from edge.run import Attempt, Run
 from router.decision import Decision
 from wire.messages import Committed, Delta, Final, Reason, Tier
 
+_ONLY_NODES = frozenset(("edge_total", "upstream_total"))
 _OWN_PREFIXES = ("edge_", "cloud_", "gateway_", "host_", "upstream_", "rank_", "engine_")
 
 
@@ -25,7 +33,9 @@ def edge_committed(run: Run, attempt: Attempt, decision: Decision) -> Committed:
 def upstream_committed(run: Run, event: Delta | Final, decision: Decision) -> Committed:
     """Said once, before anything of the upstream's answer is shown; `event` is the first of it."""
     release = event.release if isinstance(event, Final) else run.upstream_release
-    return Committed(run.upstream_tier, wire_reason(decision.reason), run.request.request_id, release)
+    said = event.reason if isinstance(event, Final) else run.upstream_reason
+    reason = said if run.upstream_tier is Tier.EDGE and said is not None else wire_reason(decision.reason)
+    return Committed(run.upstream_tier, reason, run.request.request_id, release)
 
 
 def edge_final(run: Run, final: Final, decision: Decision, now: float) -> Final:
@@ -49,17 +59,17 @@ def edge_final(run: Run, final: Final, decision: Decision, now: float) -> Final:
 
 
 def upstream_final(run: Run, final: Final, decision: Decision, now: float) -> Final:
-    """The Final of an answer the upstream gave. Its own word on a degraded answer stands."""
-    own = final.tier is Tier.EDGE and final.degraded
+    """The Final of an answer the upstream gave. What a node says of an answer of its own stands."""
+    own = final.tier is Tier.EDGE
     edge = run.answer
-    timings = _timings(run, now) | _prefixed(final, "cloud_" if final.tier is Tier.CLOUD else "upstream_")
+    timings = _timings(run, now) | (_nested(final) if _from_node(final) else _prefixed(final, "cloud_"))
     if edge is not None and edge.final is not None:
         timings |= _prefixed(edge.final, "edge_")
     return replace(
         final,
         reason=final.reason if own else wire_reason(decision.reason),
-        confidence=run.edge_confidence if run.edge_confidence is not None else final.confidence,
-        threshold=run.threshold if run.threshold is not None else final.threshold,
+        confidence=final.confidence if own or run.edge_confidence is None else run.edge_confidence,
+        threshold=final.threshold if own or run.threshold is None else run.threshold,
         timings_ms=timings,
         draft_tokens_offered=run.draft_offered,
         draft_status=run.draft_status or final.draft_status,
@@ -86,6 +96,16 @@ def _timings(run: Run, now: float) -> dict[str, float]:
         if run.upstream_first_at is not None:
             timings["upstream_first"] = (run.upstream_first_at - run.upstream_began) * 1e3
     return timings
+
+
+def _from_node(final: Final) -> bool:
+    """Whether the Final is of a node: only nodes measure around an engine or an upstream."""
+    return final.tier is Tier.EDGE or not _ONLY_NODES.isdisjoint(final.timings_ms)
+
+
+def _nested(final: Final) -> dict[str, float]:
+    """All that a node above measured."""
+    return {f"upstream.{name}": ms for name, ms in final.timings_ms.items()}
 
 
 def _prefixed(final: Final, prefix: str) -> dict[str, float]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from edge.run import Run
 from router.decision import Decision, Reason
-from wire.errors import Conflict, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable, WeirError
+from wire.errors import (
+    Conflict,
+    DeadlineExceeded,
+    InvalidRequest,
+    Overloaded,
+    TooManyHops,
+    Unavailable,
+    WeirError,
+)
 
 _WAYS: dict[Reason, str] = {
     Reason.OFFLINE: "the upstream cannot be reached",
@@ -16,15 +24,15 @@ _WAYS: dict[Reason, str] = {
 }
 
 
-def refusal(run: Run, decision: Decision) -> WeirError:
+def refusal(run: Run, decision: Decision, hops_left: int = 1) -> WeirError:
     """What the caller is told. A fault of the request itself comes before everything else."""
     for error in (run.edge_error, run.upstream_error):
-        if isinstance(error, (InvalidRequest, Conflict)):
+        if isinstance(error, (InvalidRequest, Conflict, TooManyHops)):
             return error
     if decision.reason is Reason.DEADLINE or run.call.deadline.expired:
         return DeadlineExceeded("too little time is left to answer; allow more, or ask for fewer tokens")
     if decision.reason is Reason.BUDGET:
-        return Overloaded("no escalation is left in this node's budget, or the request passed too many nodes")
+        return _no_budget(hops_left)
     if isinstance(run.edge_error, Overloaded):
         return run.edge_error
     missing = run.asked.needs - _capabilities(run)
@@ -38,6 +46,15 @@ def refusal(run: Run, decision: Decision) -> WeirError:
     if run.upstream_error is not None:
         told.append(f"the upstream: {run.upstream_error.message}")
     return Unavailable("; ".join(told) + "; try again")
+
+
+def _no_budget(hops_left: int) -> WeirError:
+    if hops_left > 0:
+        return Overloaded("no escalation is left in this node's budget; try again in a minute")
+    return TooManyHops(
+        "the request passed as many nodes as it may (max_hops) and this one cannot answer it by itself; "
+        "check that no node is its own upstream, or raise max_hops for a longer chain"
+    )
 
 
 def _capabilities(run: Run) -> frozenset[str]:

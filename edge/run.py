@@ -12,7 +12,7 @@ from router.confidence import Signals
 from router.decision import Decision
 from router.decision import Request as Asked
 from wire.errors import WeirError
-from wire.messages import Delta, Final, GenerateRequest, ModelInfo, Tier
+from wire.messages import Delta, Final, GenerateRequest, ModelInfo, Reason, Tier
 from wire.messages import Signals as WireSignals
 from wire.service import Call
 
@@ -66,6 +66,7 @@ class Run:
     upstream_ended_at: float | None = None
     upstream_tier: Tier = Tier.CLOUD
     upstream_release: str = ""
+    upstream_reason: Reason | None = None
     draft_offered: int = 0
     draft_status: str = ""
     edge_confidence: float | None = None

@@ -20,7 +20,7 @@ from router.decision import LinkView, UpstreamView
 from router.events import BreakerChanged, LinkChanged, link_condition
 from router.latency import LatencyEstimate
 from router.network import NetworkEstimate, NetworkSettings
-from wire.messages import Description, Final, ModelInfo
+from wire.messages import Description, Final, ModelInfo, Tier
 from wire.service import Exchange
 
 _MINUTE_S = 60.0
@@ -100,6 +100,9 @@ class UpstreamState:
             return self._settings.model
         model = self._model(name)
         return name if model is not None and model.name == name else ""
+
+    def is_node(self) -> bool:
+        return self._description is not None and self._description.tier is Tier.EDGE
 
     def started(self) -> None:
         if self._settings.escalations_per_minute is not None:

@@ -8,6 +8,7 @@
     ├── NotFound                   NOT_FOUND            404   unknown model or release
     ├── Conflict                   ABORTED              409   somebody else changed it first
     ├── PreconditionFailed         FAILED_PRECONDITION  412   not while things stand as they do
+    │   └── TooManyHops            FAILED_PRECONDITION  412   the request went round, or through too long a chain
     ├── TooLarge                   RESOURCE_EXHAUSTED   413   the request exceeds a size limit
     ├── Overloaded                 RESOURCE_EXHAUSTED   429   a queue is full: try again later
     ├── Cancelled                  CANCELLED            499
@@ -65,6 +66,10 @@ class PreconditionFailed(WeirError):
     """Not while things stand as they do."""
 
 
+class TooManyHops(PreconditionFailed):
+    """The request passed as many nodes as it may. Trying again takes the same way."""
+
+
 class TooLarge(WeirError):
     """The request exceeds a size limit."""
 
@@ -96,6 +101,7 @@ _TABLE: tuple[tuple[type[WeirError], grpc.StatusCode, int], ...] = (
     (PermissionDenied, grpc.StatusCode.PERMISSION_DENIED, 403),
     (NotFound, grpc.StatusCode.NOT_FOUND, 404),
     (Conflict, grpc.StatusCode.ABORTED, 409),
+    (TooManyHops, grpc.StatusCode.FAILED_PRECONDITION, 412),
     (PreconditionFailed, grpc.StatusCode.FAILED_PRECONDITION, 412),
     (TooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED, 413),
     (Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED, 429),

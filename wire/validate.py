@@ -1,7 +1,7 @@
 """Checks every request passes before it costs anything, at every tier alike.
 
-Raises InvalidRequest (what can never succeed), TooLarge (over a size bound) or PreconditionFailed
-(too many hops). Says which field, which value, and what is allowed.
+Raises InvalidRequest (what can never succeed), TooLarge (over a size bound) or TooManyHops. Says which
+field, which value, and what is allowed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from wire.classification import ClassifyRequest
-from wire.errors import InvalidRequest, PreconditionFailed, TooLarge
+from wire.errors import InvalidRequest, TooLarge, TooManyHops
 from wire.messages import Context, Draft, GenerateRequest, Message, ResponseFormat, Sampling
 from wire.scoring import ScoreRequest
 
@@ -95,7 +95,7 @@ def _check_hops(hops: int, limits: RequestLimits) -> None:
     if hops < 0:
         raise InvalidRequest(f"hops is {hops}; it starts at 0")
     if hops > limits.max_hops:
-        raise PreconditionFailed(
+        raise TooManyHops(
             f"the request passed {hops} nodes, more than {limits.max_hops}; check that no node is its own upstream"
         )
 

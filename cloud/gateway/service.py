@@ -20,7 +20,7 @@ from cloud.gateway.idempotency import IdempotencyTable
 from cloud.gateway.models import resolve_model
 from cloud.gateway.pool import EngineLink, EnginePool
 from runtime.version import weir_version
-from wire.errors import Overloaded, PreconditionFailed, Unavailable, WeirError
+from wire.errors import Overloaded, PreconditionFailed, TooManyHops, Unavailable, WeirError
 from wire.messages import (
     Description,
     Final,
@@ -71,7 +71,7 @@ class GatewayService:
         if request.constraints.tier is TierConstraint.EDGE_ONLY:
             raise PreconditionFailed("the request must stay on the edge (edge_only) and this is the cloud")
         if request.hops + 1 > self._limits.max_hops:
-            raise PreconditionFailed(
+            raise TooManyHops(
                 f"the request passed {request.hops} nodes and cannot be passed on; check that no node is its own "
                 "upstream"
             )
