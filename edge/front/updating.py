@@ -33,7 +33,7 @@ from runtime.ort.footprint import load_bytes
 
 _SPENT_NAME = "spent.json"
 _PREFILL_CHUNK = 128  # the engine's
-_ANEW_S = 10.0
+_ANEW_S, _MOST_ANEW_S = 5.0, 600.0
 
 _log = logging.getLogger("weir.edge.front")
 
@@ -59,12 +59,19 @@ class Updating:
 
     async def run(self) -> None:
         """Until cancelled. What breaks in here must not take the servers along: it is told and begun anew."""
+        told, wait_s = "", _ANEW_S
         while True:
+            began = time.monotonic()
             try:
                 await self.updater.run()
-            except Exception:  # noqa: BLE001 - whatever it was, the servers go on
-                _log.exception("the updater broke; it begins anew in %.0f s, and what serves goes on", _ANEW_S)
-            await asyncio.sleep(_ANEW_S)
+            except Exception as fault:  # noqa: BLE001 - whatever it was, the servers go on
+                text = f"{type(fault).__name__}: {fault}"
+                # The trace once: the same again says nothing new and would fill the log.
+                tell = _log.error if text == told else _log.exception
+                told, lasted_s = text, time.monotonic() - began
+                wait_s = _ANEW_S if lasted_s > _MOST_ANEW_S else min(2 * wait_s, _MOST_ANEW_S)
+                tell("the updater broke (%s); it begins anew in %.0f s, and what serves goes on", text, wait_s)
+            await asyncio.sleep(wait_s)
 
     async def close(self) -> None:
         for source in self.sources:

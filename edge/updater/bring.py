@@ -198,7 +198,9 @@ class Bringer:
             left = plan.most_bytes
         if plan.fetch != part or left <= 0:
             raise Superseded
-        return Pace(plan.share, plan.bytes_per_s, left)
+        day = self._settings.transfer.bytes_per_day
+        budget = None if day is None else max(0, day - self._parts.ledger.spent_today)
+        return Pace(plan.share, plan.bytes_per_s, left, budget)
 
     def _planned(self, manifest: Manifest) -> TransferPlan:
         parts = self._parts

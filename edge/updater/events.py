@@ -118,6 +118,16 @@ class ReleaseReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseForgiven:
+    """Nothing else is left to serve: a release that was bad, for `reason`, gets another chance."""
+
+    at: float
+    model: str
+    release: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseKept:
     """What was asked for cannot be had; what is in force stays."""
 
@@ -156,6 +166,7 @@ UpdaterEvent = (
     | ReleaseOffered
     | ReleaseProved
     | ReleaseReturned
+    | ReleaseForgiven
     | ReleaseKept
     | StoreCleared
     | FilesDamaged

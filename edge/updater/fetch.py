@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from edge.ports import Clock, Uniform
 from edge.updater.events import TransferRefused, UpdaterSink
 from edge.updater.pace import LEAST_PIECE, Pace
-from edge.updater.sources import Source
+from edge.updater.sources import Bounds, Source
 from edge.updater.threads import in_thread
 from release.errors import CorruptRelease, ReleaseError
 from release.manifest import MANIFEST_NAME, File, Manifest
@@ -199,7 +199,9 @@ class _Attempt:
         end = first + pace.piece(partial.to_chunk_end, self._fetcher.rate)
         began, first_at, buffer, count, at_first = clock(), None, bytearray(), 0, 0
         try:
-            async with aclosing(source.read(object_path(partial.file.sha256), first, end, size)) as pieces:
+            path, budget = object_path(partial.file.sha256), pace.budget_bytes if source.costs else None
+            bounds = Bounds(budget, lambda unwanted: self._moved(unwanted, source))
+            async with aclosing(source.read(path, first, end, size, bounds)) as pieces:
                 async for data in pieces:
                     if first_at is None:
                         first_at, at_first = clock(), len(data)

@@ -15,11 +15,15 @@ _WHOLE_PIECE_S = 5.0  # at full rate: how long a change of mind may have to wait
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`share` of the time may be spent, or `bytes_per_s` where that is known; `most_bytes` before asking again."""
+    """`share` of the time may be spent, or `bytes_per_s` where that is known; `most_bytes` before asking again.
+
+    `budget_bytes` is what the day's budget has left (None: there is none), for servers that send more than was asked.
+    """
 
     share: float = 1.0
     bytes_per_s: float | None = None
     most_bytes: int | None = None
+    budget_bytes: int | None = None
 
     def piece(self, rest_of_chunk: int, rate: float | None) -> int:
         """Bytes to ask for next, on a link that carries `rate` bytes a second at its best (None: unknown).

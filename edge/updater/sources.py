@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,21 @@ class Manners:
     lowest_after_s: float = 20.0
 
 
+def _nobody(_count: int) -> None:
+    """Told of bytes where nobody counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one read may move at most (None: no matter), and who is told of bytes that came and were not wanted."""
+
+    most_bytes: int | None = None
+    passed_over: Callable[[int], None] = _nobody
+
+
+UNBOUND = Bounds()
+
+
 class Source(Protocol):
     """One place that has files."""
 
@@ -54,7 +69,7 @@ class Source(Protocol):
         """A whole small file. Raises Absent, TooLong, FetchFailed."""
         ...
 
-    def read(self, path: str, first: int, end: int, size: int) -> AsyncGenerator[bytes, None]:
+    def read(self, path: str, first: int, end: int, size: int, bounds: Bounds = UNBOUND) -> AsyncGenerator[bytes, None]:
         """The bytes from `first` of a file of `size`: until `end` at most, or the file's own without Range.
 
         Fewer may come without an error. Raises Absent, FetchFailed.
@@ -93,18 +108,31 @@ class HttpSource:
                 parts.append(data)
         return b"".join(parts)
 
-    async def read(self, path: str, first: int, end: int, size: int) -> AsyncGenerator[bytes, None]:
+    async def read(
+        self, path: str, first: int, end: int, size: int, bounds: Bounds = UNBOUND
+    ) -> AsyncGenerator[bytes, None]:
         at: int | None = None
         async with aclosing(self._pieces(path, {"range": f"bytes={first}-{end - 1}"})) as pieces:
             async for head, data in pieces:
                 if at is None:
                     at, end = self._begins_at(head, path, first, end, size)
+                    self._demand_within(bounds, path, end - at)
                 new = data[max(0, first - at) : end - at]
                 at += len(data)
+                if len(new) < len(data):
+                    bounds.passed_over(len(data) - len(new))
                 if new:
                     yield new
                 if at >= end:
                     return
+
+    def _demand_within(self, bounds: Bounds, path: str, count: int) -> None:
+        """A budget holds for a server without Range as well, of which the whole file comes or nothing."""
+        if bounds.most_bytes is not None and count > bounds.most_bytes:
+            raise FetchFailed(
+                f"{self._url} knows no Range, and {path} with {count} bytes is more than the {bounds.most_bytes} that "
+                "may be fetched now: use a server with Range, or allow more a day"
+            )
 
     def _begins_at(self, head: httpx.Response, path: str, first: int, end: int, size: int) -> tuple[int, int]:
         """Where in the file the body begins, and where to stop."""
@@ -183,7 +211,9 @@ class FolderSource:
             raise TooLong(f"{self._root / path} has more than {most_bytes} bytes")
         return content
 
-    async def read(self, path: str, first: int, end: int, size: int) -> AsyncGenerator[bytes, None]:  # noqa: ARG002
+    async def read(
+        self, path: str, first: int, end: int, size: int, bounds: Bounds = UNBOUND  # noqa: ARG002
+    ) -> AsyncGenerator[bytes, None]:
         while first < end:
             data = await asyncio.to_thread(self._load, path, first, min(_BLOCK, end - first))
             if not data:

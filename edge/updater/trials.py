@@ -2,7 +2,9 @@
 
 A trial is noted on disk before anything is asked of the engine: an engine that dies of the release finds
 the launcher counting. A refusal (a failed self-test, a damaged file) ends the trial at once and what served
-goes on serving; too little memory is no fault of the release and is tried again later. The release on trial
+goes on serving; too little memory is no fault of the release and is tried again later. A node that is left
+with nothing to serve gives its bad releases another chance, ever less often: what spoke against one may
+have been this box on a bad day. The release on trial
 is the current one once it has answered, or served for a while without being asked.
 """
 
@@ -18,7 +20,7 @@ from edge.ports import Clock
 from edge.releases import precisions_here
 from edge.slot_file import SlotFile
 from edge.slots import Slots
-from edge.updater.events import FilesDamaged, ReleaseOffered, ReleaseProved, ReleaseReturned, UpdaterSink
+from edge.updater.events import FilesDamaged, ReleaseForgiven, ReleaseOffered, ReleaseProved, ReleaseReturned, UpdaterSink
 from edge.updater.threads import in_thread
 from release.listing import Found
 from release.manifest import Manifest
@@ -28,6 +30,7 @@ from wire.messages import ModelInfo
 
 _AGAIN_S, _MOST_AGAIN_S = 10.0, 600.0
 _CHECK_AGAIN_S = 600.0
+_LAST_RESORT_S, _MOST_LAST_RESORT_S = 60.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class Trials:
         self._again = ("", -math.inf)  # a release that was refused, and when to try it once more
         self._refusals = 0  # of that one, in a row
         self._silent_since = math.inf
+        self._last_resorts = 0  # since something served
+        self._next_resort = math.inf
         self._checked: dict[str, float] = {}
 
     async def step(self, model: str, target: str, here: Mapping[str, Found], *, more_is_coming: bool) -> Slots:
@@ -77,7 +82,7 @@ class Trials:
             self._serving = ("", math.inf)
             self._silent_since = min(self._silent_since, parts.clock())
             return await self._first(model, slots, target, here)
-        self._silent_since = math.inf
+        self._silent_since, self._last_resorts, self._next_resort = math.inf, 0, math.inf
         if slots.trial and served.release == slots.trial:
             return await self._prove(model, slots, served)
         if served.release == slots.current and served.precision != slots.precision:
@@ -96,11 +101,27 @@ class Trials:
 
         One that was proved and does not start any more must not keep the one out that would.
         """
+        if slots.bad and not slots.to_start and (target not in here or target in slots.bad):
+            return await self._last_resort(model, slots)
         gives_way = self._parts.clock() - self._silent_since >= self._settings.gives_way_after_s
         if (slots.to_start and not gives_way) or target not in here or target in slots.bad:
             return slots
         self._parts.arrived(here[target].manifest)
         return await self._change(model, lambda now: now.offered(target) if gives_way or not now.to_start else now)
+
+    async def _last_resort(self, model: str, slots: Slots) -> Slots:
+        """Nothing but bad releases is left: the one that has been bad longest gets another chance, when it is due."""
+        now = self._parts.clock()
+        if self._next_resort == math.inf:
+            wait = _LAST_RESORT_S * 2.0 ** min(self._last_resorts, 20)
+            self._next_resort = now + min(_MOST_LAST_RESORT_S, wait)
+        if now < self._next_resort:
+            return slots
+        self._last_resorts, self._next_resort = self._last_resorts + 1, math.inf
+        release, reason = next(iter(slots.bad.items()))
+        self._checked.pop(release, None)
+        self._parts.sink.emit(ReleaseForgiven(now, model, release, reason))
+        return await self._change(model, lambda at_rest: at_rest.forgiven(release))
 
     async def _arrived(self, model: str, slots: Slots, served: ModelInfo) -> Slots:
         """What is wanted serves, and is not on trial."""

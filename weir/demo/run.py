@@ -27,7 +27,7 @@ from weir.demo.summary import Outcome
 _RUNS_KEPT = 5
 # Probe often and change one's mind a little more easily, so that a new link is answered within the
 # patience of somebody who watches.
-EDGE_SETTINGS = {"probe_bytes": 4096, "probe_interval_s": 1, "precision_hysteresis": 0.03}
+EDGE_SETTINGS = {"probe_bytes": 4096, "probe_interval_s": 1, "precision_hysteresis": 0.06}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from edge.activation import Activator
 from edge.local import LocalState
 from edge.slot_file import SlotFile
 from edge.slots import Slots
+from edge.updater.events import ReleaseForgiven
 from edge.updater.trials import TrialParts, Trials, TrialSettings
 from release.listing import Found
 from release.store import Store
@@ -111,3 +112,44 @@ async def test_a_release_that_finds_no_memory_is_tried_ever_less_often(tmp_path:
     gaps = [later - earlier for earlier, later in pairwise(tried)]
     assert gaps[:4] == [10, 20, 40, 80]
     assert max(gaps) == 600
+
+
+async def test_a_node_with_nothing_but_bad_releases_tries_them_again_ever_less_often(tmp_path: Path) -> None:
+    trying = Trying(tmp_path)
+    first, second = trying.add("1.0.0"), trying.add("2.0.0")
+    trying.settled(bad={second: "it crashed", first: "the disk failed"})
+    forgiven = []
+    for second_of_day in range(0, 7200, 5):
+        trying.now = float(second_of_day)
+        slots = await trying.step("")
+        for release in {first, second} - set(slots.bad):
+            forgiven.append((second_of_day, release))
+            trying.settled(bad={**slots.bad, release: "again"})
+    assert [release for _, release in forgiven[:4]] == [second, first, second, first]
+    waits = [later - earlier for (earlier, _), (later, _) in pairwise(forgiven)]
+    assert forgiven[0][0] == 60
+    assert waits == sorted(waits)
+    assert waits[0] >= 120
+    assert max(waits) <= 3700
+
+
+async def test_a_lone_release_that_had_a_bad_moment_comes_back_by_itself(tmp_path: Path) -> None:
+    trying = Trying(tmp_path)
+    lone = trying.add("1.0.0")
+    trying.settled(bad={lone: "Input/output error"})
+    assert lone in (await trying.step("")).bad
+    trying.now = 61.0
+    assert (await trying.step("")).bad == {}
+    assert await trying.step(lone) == Slots(trial=lone)
+    told = [event for event in trying.events.seen if isinstance(event, ReleaseForgiven)]
+    assert [(event.release, event.reason) for event in told] == [(lone, "Input/output error")]
+
+
+async def test_what_can_be_served_leaves_bad_releases_alone(tmp_path: Path) -> None:
+    trying = Trying(tmp_path)
+    good, bad = trying.add("1.0.0"), trying.add("2.0.0")
+    trying.settled(current=good, bad={bad: "it crashed"}, precision=4)
+    await trying.serves(good)
+    for second in range(0, 7200, 60):
+        trying.now = float(second)
+        assert bad in (await trying.step(good)).bad

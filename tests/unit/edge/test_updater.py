@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import random
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge.updater.parts import UpdaterSettings
+from edge.updater.sources import Bounds, HttpSource
 from release.folder import describe_file, open_release
 from release.manifest import MANIFEST_NAME, PLANE_HI, PLANE_LO, Manifest, read, write
 from release.repository.publish import publish, withdraw
@@ -197,6 +199,36 @@ async def test_the_days_budget_ends_a_download_until_the_next_day(
     assert again.updater.status.spent_today_bytes >= 20 * CHUNK
     day[0] += timedelta(days=1)
     await again.run_until(lambda: again.holds(manifest, all_of_it=False))
+
+
+async def test_a_server_without_range_cannot_spend_more_than_the_days_budget(tmp_path: Path, shop: Shop) -> None:
+    manifest = shop.publish()
+    plain = RangeServer(shop.repository, fault=lambda path: "no_range" if "/objects/" in path else "")
+    largest = max(entry.bytes for entry in manifest.files)
+    settings = UpdaterSettings(transfer=TransferSettings(bytes_per_day=largest // 2), interval_s=60)
+    with plain.running() as server:
+        made = node(tmp_path, shop, http(server.url), settings=settings)
+        await made.run_until(lambda: bool(made.events.of("TransferRefused")))
+        assert "knows no Range" in made.events.of("TransferRefused")[0].message  # type: ignore[union-attr]
+    assert made.updater.status.spent_today_bytes <= largest // 2
+    assert not made.holds(manifest, all_of_it=False)
+
+
+async def test_what_comes_twice_from_a_server_without_range_is_spent_twice() -> None:
+    content, passed = bytes(range(100)), []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + content)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    source = HttpSource(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    got = [data async for data in source.read("objects/aa/x", 60, 70, 100, Bounds(None, passed.append))]
+    assert b"".join(got) == content[60:]
+    assert sum(passed) == 60
+    await source.close()
+    server.close()
 
 
 async def test_a_clock_in_1970_is_not_believed(tmp_path: Path, shop: Shop, server: RangeServer) -> None:
