@@ -212,7 +212,12 @@ class FolderSource:
         return content
 
     async def read(
-        self, path: str, first: int, end: int, size: int, bounds: Bounds = UNBOUND  # noqa: ARG002
+        self,
+        path: str,
+        first: int,
+        end: int,
+        size: int,
+        bounds: Bounds = UNBOUND,  # noqa: ARG002
     ) -> AsyncGenerator[bytes, None]:
         while first < end:
             data = await asyncio.to_thread(self._load, path, first, min(_BLOCK, end - first))

@@ -20,7 +20,14 @@ from edge.ports import Clock
 from edge.releases import precisions_here
 from edge.slot_file import SlotFile
 from edge.slots import Slots
-from edge.updater.events import FilesDamaged, ReleaseForgiven, ReleaseOffered, ReleaseProved, ReleaseReturned, UpdaterSink
+from edge.updater.events import (
+    FilesDamaged,
+    ReleaseForgiven,
+    ReleaseOffered,
+    ReleaseProved,
+    ReleaseReturned,
+    UpdaterSink,
+)
 from edge.updater.threads import in_thread
 from release.listing import Found
 from release.manifest import Manifest
