@@ -216,8 +216,8 @@ class FolderSource:
         path: str,
         first: int,
         end: int,
-        size: int,
-        bounds: Bounds = UNBOUND,  # noqa: ARG002
+        size: int,  # noqa: ARG002
+        bounds: Bounds = UNBOUND,
     ) -> AsyncGenerator[bytes, None]:
         while first < end:
             data = await asyncio.to_thread(self._load, path, first, min(_BLOCK, end - first))
