@@ -217,7 +217,7 @@ class FolderSource:
         first: int,
         end: int,
         size: int,  # noqa: ARG002
-        bounds: Bounds = UNBOUND,
+        bounds: Bounds = UNBOUND,  # noqa: ARG002
     ) -> AsyncGenerator[bytes, None]:
         while first < end:
             data = await asyncio.to_thread(self._load, path, first, min(_BLOCK, end - first))
