@@ -126,8 +126,10 @@ class Store:
         if hashlib.sha256(content).hexdigest() != sha256:
             raise CorruptRelease(f"what came for {sha256} has another hash")
         target = self.object(sha256)
-        if not target.exists():
-            with out_of_space(target):
+        with out_of_space(target):
+            if target.exists() and _sha256(target) != sha256:  # rotten: releases that link it keep theirs
+                self._disk.remove(target)
+            if not target.exists():
                 self._disk.folder(target.parent)
                 self._disk.write(target, content)
         return target
@@ -176,6 +178,9 @@ class Store:
         folder = self.folder(manifest.id)
         with out_of_space(folder):
             if (folder / MANIFEST_NAME).is_file():
+                if (folder / MANIFEST_NAME).read_bytes() != content:  # rotten: a release nobody can read
+                    self._disk.remove(folder / MANIFEST_NAME)
+                    self._disk.link(self.put(content, hashlib.sha256(content).hexdigest()), folder / MANIFEST_NAME)
                 self._link(manifest, folder)
                 return folder
             draft = self._draft(manifest.id)
@@ -218,8 +223,7 @@ class Store:
     def collect(self, keep: Iterable[str], wanted: Manifest | None = None, objects: Iterable[str] = ()) -> int:
         """Removes every release but those in `keep`, and every file that neither they, `wanted` nor `objects` name.
 
-        Returns the bytes that became free. Raises ReleaseError, before any file goes, for a kept manifest that
-        cannot be read.
+        Of a kept release whose manifest cannot be read, the files it links stay. Returns the bytes that became free.
         """
         kept = {_folder_name(release) for release in keep}
         drafts = {f".{_folder_name(wanted.id)}"} if wanted is not None else set()
@@ -228,15 +232,19 @@ class Store:
             if folder.name not in kept | drafts:
                 self._remove_folder(folder)
         needed = {*objects, *(entry.sha256 for entry in wanted.files)} if wanted is not None else set(objects)
+        linked: set[int] = set()
         for folder in self._children(self.releases):
             if not folder.name.startswith("."):
-                needed |= _named_by(folder)
+                try:
+                    needed |= _named_by(folder)
+                except ReleaseError:
+                    linked |= {path.stat().st_ino for path in self._children(folder)}
         for path in self._children(self.root / PARTIAL):
             if path.name.split(".")[0] not in needed:
                 self._disk.remove(path)
         for shelf in self._children(self.root / OBJECTS):
             for path in self._children(shelf):
-                if path.name not in needed:
+                if path.name not in needed and path.stat().st_ino not in linked:
                     self._disk.remove(path)
         return max(0, before - self._bytes())
 
