@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from release.folder import Release, weight_digest
+from runtime import huge_pages
 from runtime.cpu import cpu_class
 from runtime.memory import trim
 from runtime.ort.reclaim import Packed, drop_file_pages
@@ -59,6 +60,7 @@ def load_model(
     drop_file_pages(arrays)
     try_out(steps, precision, release.manifest.self_tests, cpu_class())
     trim()
+    huge_pages.gather()
     return LoadedModel(steps, release.id, precision, digest, (time.monotonic() - began) * 1e3)
 
 
