@@ -103,11 +103,11 @@ class Cascade:
                         for delta in run.shown([event]):
                             yield delta
                         continue
-                    decision = self._judge.decide(run, Moment.DURING)
-                    if decision.action is Action.ESCALATE:
+                    decision = self._judge.during(run)
+                    if decision is not None and decision.action is Action.ESCALATE:
                         run.next = decision
                         return
-                    if decision.action is Action.COMMIT:
+                    if decision is not None and decision.action is Action.COMMIT:
                         run.committed = decision
                         yield edge_committed(run, attempt, decision)
                         for delta in run.shown(attempt.deltas):

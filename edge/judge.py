@@ -16,7 +16,7 @@ from router.calibration import InForce
 from router.decision import Action, Decision, Moment, Observation, Policy, State
 from router.decision import Request as Asked
 from router.events import Decided
-from router.policy import decide
+from router.policy import decide, nothing_to_decide
 from wire.capabilities import needs
 from wire.messages import GenerateRequest
 from wire.service import InferenceService
@@ -71,11 +71,23 @@ class Judge:
     def __init__(self, parts: CascadeParts, settings: CascadeSettings) -> None:
         self._parts, self._settings = parts, settings
 
+    def during(self, run: Run) -> Decision | None:
+        """The decision while the edge decodes; None, at little cost, where it goes on and nothing is shown yet."""
+        force = self._in_force(run, Moment.DURING)
+        observation = self._observe(run, Moment.DURING, force)
+        # Thresholds are none of its business, so the policy as it was set will do.
+        if nothing_to_decide(run.asked, observation, self._parts.local.view(), self._settings.policy):
+            run.previous_tokens = observation.tokens
+            return None
+        return self._decide(run, force, observation)
+
     def decide(self, run: Run, moment: Moment) -> Decision:
         """Asks the router, notes what it was told about the answer, and tells the sink."""
-        parts, now = self._parts, self._parts.clock()
         force = self._in_force(run, moment)
-        observation = self._observe(run, moment, force)
+        return self._decide(run, force, self._observe(run, moment, force))
+
+    def _decide(self, run: Run, force: InForce, observation: Observation) -> Decision:
+        parts, now, moment = self._parts, self._parts.clock(), observation.moment
         hops_left = self._settings.limits.max_hops - run.request.hops
         state = State(
             parts.outlook.link(), parts.outlook.view(hops_left), parts.local.view(), parts.outlook.budget_left()

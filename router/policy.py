@@ -16,7 +16,7 @@ committed, nothing escalates.
 from __future__ import annotations
 
 from router.case import CLOUD_ONLY, Case, make_case
-from router.decision import Action, Decision, Moment, Observation, Policy, Reason, Request, State
+from router.decision import Action, Decision, EdgeView, Moment, Observation, Policy, Reason, Request, State
 from router.possible import obstacle
 from router.wanted import WANTED, Urge, Wish
 
@@ -38,6 +38,28 @@ def decide(  # noqa: PLR0917  (the decision's whole input, in the order of docs/
         if decision is not None:
             return decision
     return _stay(case, Reason.CONFIDENT, firm=False)
+
+
+def nothing_to_decide(request: Request, observation: Observation, edge: EdgeView, policy: Policy) -> bool:
+    """Whether `decide` would say CONTINUE whatever link, upstream, budget and time are like.
+
+    It may say no where that is so, never yes where it is not. Asked at every token, so that a state need not
+    be put together for the many that change nothing.
+    """
+    prefix, confidence = request.commit_prefix, observation.confidence
+    return (
+        observation.moment is Moment.DURING
+        and observation.committed is None
+        and not observation.edge_failed
+        and (prefix is None or observation.tokens < prefix)
+        and request.tier != CLOUD_ONLY
+        and request.needs <= edge.capabilities
+        and (
+            confidence is None
+            or observation.tokens < policy.early_stop_min_tokens
+            or max(policy.early_stop_confidence, 0.0) <= confidence <= 1
+        )
+    )
 
 
 def _settle(case: Case, wish: Wish) -> Decision | None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from protos.weir.v1 import inference_pb2 as pb
 from wire import messages as m
 from wire.convert import parse, reason_in, reason_out, tier_in, tier_out, tool_call_in, tool_call_out
 from wire.errors import WeirError
 
 _SIGNALS = tuple(m.Signals.__dataclass_fields__)
+_signal_values = attrgetter(*_SIGNALS)  # all at once: there is one at every token
 
 
 def _signals_out(s: m.Signals | None) -> pb.Signals | None:
-    return None if s is None else pb.Signals(**{name: getattr(s, name) for name in _SIGNALS})
+    return None if s is None else pb.Signals(**dict(zip(_SIGNALS, _signal_values(s), strict=True)))
 
 
 def _signals_in(x: pb.Signals) -> m.Signals:
-    return m.Signals(**{name: getattr(x, name) for name in _SIGNALS})
+    return m.Signals(*_signal_values(x))
 
 
 def event_out(event: m.GenerateEvent) -> bytes:

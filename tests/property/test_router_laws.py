@@ -25,7 +25,7 @@ from router.decision import (
     UpstreamView,
 )
 from router.network import NetworkEstimate
-from router.policy import decide
+from router.policy import decide, nothing_to_decide
 from router.precision import PrecisionFigures, PrecisionPlan, PrecisionSettings, Surroundings, plan_precision
 
 ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True)
@@ -190,6 +190,13 @@ def test_total_and_deterministic(scene: Scene, now: float, uniform: float) -> No
     assert all(math.isfinite(number) for number in decision.numbers.values())
     assert decision.threshold is not None
     assert 0 <= decision.threshold <= 1
+
+
+@given(SCENES)
+def test_nothing_to_decide_means_continue(scene: Scene) -> None:
+    """Where nothing is to be decided, decide says CONTINUE, whatever the world is like."""
+    if nothing_to_decide(scene.request, scene.observation, scene.state.edge, scene.policy):
+        assert scene.decide().action is Action.CONTINUE
 
 
 @given(SCENES, SHARE, SHARE)
