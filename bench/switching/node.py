@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -47,6 +48,9 @@ class Node:
     inference: InferenceClient
     control: EngineControlClient
     engine_pid: int
+    front_pid: int
+    grpc: str  # host:port
+    http: str  # host:port
 
     def resident_bytes(self) -> int:
         """What the engine process takes now, mapped files included."""
@@ -65,8 +69,15 @@ def second_release(first: Path, folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def node(releases: Path, *, slots: int, threads: int, memory_budget_bytes: int | None) -> AsyncIterator[Node]:
-    """Starts a node at 4 bits and stops it after the block. Raises NodeFailed."""
+async def node(
+    releases: Path,
+    *,
+    slots: int,
+    threads: int,
+    memory_budget_bytes: int | None = None,
+    more: Mapping[str, object] = MappingProxyType({}),
+) -> AsyncIterator[Node]:
+    """Starts a node at 4 bits and stops it after the block; `more` are further settings. Raises NodeFailed."""
     # Not in the folder of releases: the path of a unix socket has at most 107 bytes.
     run_dir = Path(tempfile.mkdtemp(prefix="weir-bench-"))
     settings = {
@@ -80,6 +91,7 @@ async def node(releases: Path, *, slots: int, threads: int, memory_budget_bytes:
         "threads": threads,
         "context_length": 512,
         **({} if memory_budget_bytes is None else {"memory_budget_bytes": memory_budget_bytes}),
+        **more,
     }
     launcher = _launch(run_dir, settings)
     try:
@@ -110,9 +122,10 @@ async def _clients(launcher: subprocess.Popen[bytes], run_dir: Path) -> AsyncIte
     control = EngineControlClient(f"unix:{run_dir / 'engine.sock'}")
     try:
         pid, addresses = await _started(launcher, run_dir, control)
-        inference = InferenceClient(addresses["grpc"])
+        inference = InferenceClient(str(addresses["grpc"]))
         try:
-            yield Node(inference, control, pid)
+            front = int(addresses["pid"])
+            yield Node(inference, control, pid, front, str(addresses["grpc"]), str(addresses["http"]))
         finally:
             await inference.close()
     finally:
@@ -121,7 +134,7 @@ async def _clients(launcher: subprocess.Popen[bytes], run_dir: Path) -> AsyncIte
 
 async def _started(
     launcher: subprocess.Popen[bytes], run_dir: Path, control: EngineControlClient
-) -> tuple[int, dict[str, str]]:
+) -> tuple[int, dict[str, str | int]]:
     end = time.monotonic() + _START_S
     while time.monotonic() < end and launcher.poll() is None:
         with contextlib.suppress(WeirError, OSError, ValueError):

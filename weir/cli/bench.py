@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from weir.cli import report
+from weir.cli.bench_edge import edge
 from weir.cli.bench_switching import switching
 from weir.cli.bench_transfer import transfer
 from weir.cli.extras import require
@@ -19,6 +20,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of t
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of the data sets; default: WEIR_DATA.")]
 
 bench = typer.Typer(name="bench", no_args_is_help=True, help="Measurements of this machine and these models.")
+bench.command("edge")(edge)
 bench.command("transfer")(transfer)
 bench.command("switching")(switching)
 

@@ -1,0 +1,1 @@
+"""One module per measured program, each run in a process of its own: see bench.edge.side."""

@@ -1,0 +1,170 @@
+"""Weir's own engine as a measured side: its steps as the batcher takes them, and the whole engine without a network.
+
+Steps include the choice of every token with its confidence signals, as in service. The engine is
+`edge.engine.service` called in its own process: tokenizing, admission, batching and text are in it,
+gRPC, HTTP and the cascade are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.edge.sides.answering import answer
+from edge.engine.config import EngineConfig
+from edge.engine.service import EngineService
+from release.folder import open_release
+from router.confidence import Signals
+from runtime.child import die_with_parent
+from runtime.ort.load import load_model
+from runtime.ort.sampling import Sampler, SamplingParams
+from runtime.version import weir_version
+from wire.deadline import Deadline
+from wire.messages import Committed, Delta, Final, GenerateRequest, Message, Sampling
+from wire.service import Call
+
+_Answer = Mapping[str, Any]
+_DEADLINE_S = 300.0
+
+
+class Steps:
+    """One release at one precision, driven step by step."""
+
+    def load(self, release: str, precision: int, slots: int, capacity: int, threads: int) -> _Answer:
+        """Loads it as an engine does."""
+        opened = open_release(Path(release))
+        self._model = load_model(opened, precision, slots=slots, capacity=capacity, threads=threads).steps
+        self._samplers = [Sampler(SamplingParams(), self._model.vocab_size) for _ in range(slots)]
+        return {"versions": {"weir": weir_version()}}
+
+    def prefill(self, ids: Sequence[int]) -> _Answer:
+        """Seconds from a prompt to the logits after it."""
+        began = time.perf_counter()
+        self._prefilled(ids)
+        return {"s": time.perf_counter() - began}
+
+    def decode(self, ids: Sequence[int], batch: int, tokens: int) -> _Answer:
+        """Seconds of each decode step, greedy, the choice of tokens and their signals included."""
+        first, lengths = self._begun(ids, batch)
+        last, signals, taken = [first] * batch, [Signals()] * batch, []
+        for _ in range(tokens):
+            began = time.perf_counter()
+            logits = self._model.decode(last, lengths)
+            for row in range(batch):
+                choice = self._samplers[row].choose(logits[row])
+                signals[row] = signals[row].then(choice.logprob, choice.entropy, choice.margin)
+                last[row], lengths[row] = choice.token, lengths[row] + 1
+            taken.append(time.perf_counter() - began)
+        return {"step_s": taken}
+
+    def signals(self, ids: Sequence[int], batch: int, tokens: int) -> _Answer:
+        """Of each step: seconds of all of it, of choosing tokens with signals, and of an argmax in its place."""
+        first, lengths = self._begun(ids, batch)
+        last, signals = [first] * batch, [Signals()] * batch
+        whole, choosing, plain = [], [], []
+        for _ in range(tokens):
+            began = time.perf_counter()
+            logits = self._model.decode(last, lengths)
+            decoded = time.perf_counter()
+            for row in range(batch):
+                choice = self._samplers[row].choose(logits[row])
+                signals[row] = signals[row].then(choice.logprob, choice.entropy, choice.margin)
+                last[row], lengths[row] = choice.token, lengths[row] + 1
+            chosen = time.perf_counter()
+            for row in range(batch):
+                int(logits[row].argmax())
+            whole.append(chosen - began)
+            choosing.append(chosen - decoded)
+            plain.append(time.perf_counter() - chosen)
+        return {"step_s": whole, "choose_s": choosing, "argmax_s": plain}
+
+    def _prefilled(self, ids: Sequence[int]) -> int:
+        chunk = self._model.prefill_chunk
+        for start in range(0, len(ids), chunk):
+            logits = self._model.prefill(0, ids[start : start + chunk], start)
+        return int(logits.argmax())
+
+    def _begun(self, ids: Sequence[int], batch: int) -> tuple[int, list[int]]:
+        first = self._prefilled(ids)
+        for row in range(1, batch):
+            self._model.move(0, row, len(ids))
+        return first, [len(ids)] * batch
+
+
+class Engine:
+    """The engine process's service, without its process."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+
+    def engine_load(self, release: str, settings: Mapping[str, Any]) -> _Answer:
+        """Loads it; `settings` are EngineConfig's."""
+        config = EngineConfig(socket=Path("/nowhere"), release_dir=Path(release), **settings)
+        self._loop.run_until_complete(self._load(config))
+        return {}
+
+    async def _load(self, config: EngineConfig) -> None:
+        self._service = EngineService(config, broken=lambda _why: None)
+        await self._service.load()
+
+    def answers(self, prompts: Sequence[str], tokens: int) -> _Answer:
+        """All prompts at once: of each answer the seconds to its first token and to its end, and its tokens."""
+        return {"answers": self._loop.run_until_complete(self._answers(prompts, tokens))}
+
+    async def _answers(self, prompts: Sequence[str], tokens: int) -> list[dict[str, Any]]:
+        return list(await asyncio.gather(*(self._answer(prompt, tokens) for prompt in prompts)))
+
+    async def _answer(self, prompt: str, tokens: int) -> dict[str, Any]:
+        request = GenerateRequest(
+            messages=(Message("user", prompt),), sampling=Sampling(max_tokens=tokens, temperature=0.0)
+        )
+        call = Call(Deadline.after(_DEADLINE_S))
+        began, first, count = time.perf_counter(), None, 0
+        async with aclosing(self._service.generate(request, call)) as events:  # type: ignore[type-var]
+            async for event in events:
+                if isinstance(event, Committed | Delta) and first is None:
+                    first = time.perf_counter() - began
+                elif isinstance(event, Final):
+                    count = event.usage.completion_tokens
+        return {"first_s": first, "total_s": time.perf_counter() - began, "tokens": count}
+
+
+def bandwidth(megabytes: int, trials: int) -> _Answer:
+    """Bytes a second that one thread reads of memory no cache holds: the best of `trials`, by two ways of reading."""
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    library.memchr.restype = ctypes.c_void_p
+    library.memchr.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+    values = np.ones(megabytes << 18, np.float32)
+    absent, taken = 0xFF, []
+    for _ in range(trials):
+        began = time.perf_counter()
+        library.memchr(values.ctypes.data, absent, values.nbytes)
+        middle = time.perf_counter()
+        values.dot(values)
+        taken += [middle - began, time.perf_counter() - middle]
+    return {"bytes_per_s": values.nbytes / min(taken)}
+
+
+def main() -> None:
+    """Answers on stdin and stdout."""
+    die_with_parent()
+    steps, engine = Steps(), Engine()
+    answer(
+        {
+            "load": steps.load,
+            "prefill": steps.prefill,
+            "decode": steps.decode,
+            "signals": steps.signals,
+            "engine_load": engine.engine_load,
+            "answers": engine.answers,
+            "bandwidth": bandwidth,
+        }
+    )
