@@ -35,6 +35,7 @@ class LocalState:
         self._latency: dict[int, LatencyEstimate] = {}
         self._tokens: float | None = None
         self._last_answered = ""
+        self._view: EdgeView | None = None  # until something changes: it is asked for at every token
         self._wake = asyncio.Event()
 
     @property
@@ -65,6 +66,11 @@ class LocalState:
         return self._last_answered
 
     def view(self) -> EdgeView:
+        if self._view is None:
+            self._view = self._looked()
+        return self._view
+
+    def _looked(self) -> EdgeView:
         served = self._served
         latency = self.latency(served.precision if served is not None else 0)
         return EdgeView(
@@ -76,6 +82,7 @@ class LocalState:
 
     def answered(self, final: Final, first_s: float | None, total_s: float) -> None:
         tokens = final.usage.completion_tokens
+        self._view = None
         self._last_answered = final.release
         self._tokens = tokens if self._tokens is None else self._tokens + _TOKENS_WEIGHT * (tokens - self._tokens)
         if first_s is not None:
@@ -110,6 +117,7 @@ class LocalState:
 
     def _now(self, available: bool, served: ModelInfo | None, detail: str) -> None:
         changed = available is not self._available
+        self._view = None
         self._served = served or self._served
         self._available, self._detail = available, detail
         if changed:

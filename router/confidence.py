@@ -32,19 +32,28 @@ class Signals:
 
     def then(self, logprob: float, entropy: float, margin: float) -> Signals:
         """These signals after one more token."""
-        first = self.tokens == 0
-        lowest = sorted((logprob, *(() if first else (self.min_logprob, self.second_min_logprob))))
+        if self.tokens == 0:
+            low = second = first = logprob
+            least = margin
+        else:
+            low, second, first = self.min_logprob, self.second_min_logprob, self.first_logprob
+            if logprob < low:
+                low, second = logprob, low
+            elif logprob < second:
+                second = logprob
+            least = min(self.min_margin, margin)
+        # By position: this is done at every token, and names cost twice as much.
         return Signals(
-            tokens=self.tokens + 1,
-            sum_logprob=self.sum_logprob + logprob,
-            min_logprob=lowest[0],
-            second_min_logprob=logprob if first else lowest[1],
-            first_logprob=logprob if first else self.first_logprob,
-            sum_entropy=self.sum_entropy + entropy,
-            max_entropy=max(self.max_entropy, entropy),
-            min_margin=margin if first else min(self.min_margin, margin),
-            sum_margin=self.sum_margin + margin,
-            prompt_tokens=self.prompt_tokens,
+            self.tokens + 1,
+            self.sum_logprob + logprob,
+            low,
+            second,
+            first,
+            self.sum_entropy + entropy,
+            max(self.max_entropy, entropy),
+            least,
+            self.sum_margin + margin,
+            self.prompt_tokens,
         )
 
 

@@ -14,7 +14,18 @@ _signal_values = attrgetter(*_SIGNALS)  # all at once: there is one at every tok
 
 
 def _signals_out(s: m.Signals | None) -> pb.Signals | None:
-    return None if s is None else pb.Signals(**dict(zip(_SIGNALS, _signal_values(s), strict=True)))
+    return None if s is None else _filled(pb.Signals(), s)
+
+
+def _filled(out: pb.Signals, s: m.Signals) -> pb.Signals:
+    """Field by field, which costs a third of what a constructor with ten names does."""
+    out.SetInParent()
+    out.tokens, out.prompt_tokens = s.tokens, s.prompt_tokens
+    out.sum_logprob, out.first_logprob = s.sum_logprob, s.first_logprob
+    out.min_logprob, out.second_min_logprob = s.min_logprob, s.second_min_logprob
+    out.sum_entropy, out.max_entropy = s.sum_entropy, s.max_entropy
+    out.min_margin, out.sum_margin = s.min_margin, s.sum_margin
+    return out
 
 
 def _signals_in(x: pb.Signals) -> m.Signals:
@@ -34,19 +45,27 @@ def event_out(event: m.GenerateEvent) -> bytes:
                 )
             )
         case m.Delta():
-            out = pb.GenerateEvent(
-                delta=pb.Delta(
-                    text=event.text,
-                    token_ids=event.token_ids,
-                    logprobs=event.logprobs,
-                    signals=_signals_out(event.signals),
-                    token_bytes=event.token_bytes,
-                    top_logprobs=[_top_out(x) for x in event.top_logprobs],
-                )
-            )
+            out = pb.GenerateEvent()
+            _delta_filled(out.delta, event)
         case m.Final():
             out = pb.GenerateEvent(final=_final_out(event))
     return out.SerializeToString()
+
+
+def _delta_filled(out: pb.Delta, d: m.Delta) -> None:
+    """In place, and only what is there: this is done for every token at every tier."""
+    out.SetInParent()
+    out.text = d.text
+    if d.token_ids:
+        out.token_ids.extend(d.token_ids)
+    if d.logprobs:
+        out.logprobs.extend(d.logprobs)
+    if d.signals is not None:
+        _filled(out.signals, d.signals)
+    if d.token_bytes:
+        out.token_bytes.extend(d.token_bytes)
+    if d.top_logprobs:
+        out.top_logprobs.extend(_top_out(x) for x in d.top_logprobs)
 
 
 def event_in(data: bytes) -> m.GenerateEvent:
@@ -59,8 +78,11 @@ def event_in(data: bytes) -> m.GenerateEvent:
         case "delta":
             d = x.delta
             signals = _signals_in(d.signals) if d.HasField("signals") else None
+            ids, logprobs = tuple(d.token_ids), tuple(d.logprobs)
+            if not (d.token_bytes or d.top_logprobs):
+                return m.Delta(d.text, ids, logprobs, signals)
             top = tuple(_top_in(y) for y in d.top_logprobs)
-            return m.Delta(d.text, tuple(d.token_ids), tuple(d.logprobs), signals, tuple(d.token_bytes), top)
+            return m.Delta(d.text, ids, logprobs, signals, tuple(d.token_bytes), top)
         case "final":
             return _final_in(x.final)
     raise WeirError("the peer sent an event of an unknown kind; upgrade this side")

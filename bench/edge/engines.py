@@ -82,7 +82,8 @@ def _genai(plan: Plan, bits: int, symmetric: bool, progress: Progress) -> tuple[
         raise Missing("genai builds its own from the model's folder: name it with --source")
     source = resolve(plan.source, progress)
     folder = genai_folder(source.folder, source.name, bits, symmetric, progress)
-    return Side(GENAI, *_other(plan)), {"folder": str(folder), "threads": plan.threads}
+    side = Side(GENAI) if plan.peers_python is None else Side(GENAI, plan.peers_python)
+    return side, {"folder": str(folder), "threads": plan.threads}
 
 
 def _llama(plan: Plan, progress: Progress) -> tuple[Side, dict[str, Any]]:
@@ -92,10 +93,6 @@ def _llama(plan: Plan, progress: Progress) -> tuple[Side, dict[str, Any]]:
     python = plan.peers_python or llama_python(progress)
     capacity = plan.prompt_tokens + plan.steps + 2
     return Side(LLAMA, python), {"file": file, "threads": plan.threads, "slots": _PEER_SLOTS, "capacity": capacity}
-
-
-def _other(plan: Plan) -> tuple[str, ...]:
-    return () if plan.peers_python is None else (plan.peers_python,)
 
 
 def measure(plan: Plan, ids: Sequence[int], sides: Sides, progress: Progress) -> dict[str, Any]:

@@ -37,7 +37,8 @@ class Genai:
 
     def decode(self, ids: Sequence[int], batch: int, tokens: int) -> _Answer:
         """Seconds of each decode step, greedy, its choice of token included."""
-        generator, taken = self._begun(ids, batch, tokens), []
+        generator = self._begun(ids, batch, tokens)
+        taken: list[float] = []
         generator.generate_next_token()  # chosen from the prompt's logits: no step of its own
         while len(taken) < tokens and not generator.is_done():
             began = time.perf_counter()

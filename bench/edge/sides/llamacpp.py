@@ -5,6 +5,7 @@ Imports the standard library, numpy and llama_cpp alone: it runs in an environme
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,9 +24,7 @@ class Llama:
 
     def load(self, file: str, threads: int, slots: int, capacity: int) -> _Answer:
         """Loads a GGUF; `capacity` positions for each of `slots` sequences."""
-        import llama_cpp
-
-        self._library = llama_cpp
+        self._library = llama_cpp = importlib.import_module("llama_cpp")
         llama_cpp.llama_backend_init()
         model = llama_cpp.llama_model_load_from_file(file.encode(), llama_cpp.llama_model_default_params())
         if not model:
@@ -52,7 +51,7 @@ class Llama:
     def decode(self, ids: Sequence[int], batch: int, tokens: int) -> _Answer:
         """Seconds of each decode step, greedy, its choice of token included."""
         self._library.llama_memory_clear(self._memory, True)
-        last = []
+        last: list[int] = []
         for row in range(batch):
             last += self._step([(token, place, row) for place, token in enumerate(ids)], wanted=1)
         taken = []
