@@ -10,16 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields, replace
 
+from edge.releases import CLASSIFY
 from release.manifest import Calibration, Manifest
 from router.calibration import Choice, Fit, InForce, choose, in_force, prefix_rule
 from router.confidence import FEATURES, Calibrator
+from router.label_confidence import LABEL_FEATURES
 
 
-def calibrator(entry: Calibration) -> Calibrator | None:
+def calibrator(entry: Calibration, features: tuple[str, ...] = FEATURES) -> Calibrator | None:
     """The manifest's entry as the router's calibrator; None when it was fitted on other features."""
-    if entry.features != FEATURES:
+    if entry.features != features:
         return None
     return Calibrator(**{part.name: getattr(entry, part.name) for part in fields(Calibrator)})
+
+
+def _features(manifest: Manifest) -> tuple[str, ...]:
+    """What a confidence in this release's answers is told from."""
+    return LABEL_FEATURES if manifest.task == CLASSIFY else FEATURES
 
 
 class Calibrated:
@@ -36,7 +43,9 @@ class Calibrated:
         """Takes these releases as those on the node."""
         self._manifests = {manifest.id: manifest for manifest in manifests}
         self._calibrators = {
-            manifest.id: tuple(c for entry in manifest.calibrations if (c := calibrator(entry)) is not None)
+            manifest.id: tuple(
+                c for entry in manifest.calibrations if (c := calibrator(entry, _features(manifest))) is not None
+            )
             for manifest in self._manifests.values()
         }
         self._cache.clear()

@@ -1,17 +1,19 @@
 """The edge node's settings: the `[edge]` table, `WEIR_EDGE__<KEY>`, flags.
 
 One frozen object for the launcher, the front and the engine process. The launcher settles what has
-no fixed default (`run_dir`) and hands the whole to its children as JSON, their only argument, which
-they read with `EdgeConfig.from_json`; so the environment is read once.
+no fixed default (`run_dir`, `models`) and hands the whole to its children as JSON, their only argument, which
+they read with `EdgeConfig.from_json`; so the environment is read once. Of a node with several models
+`edge.models` makes one such object per model, in which `model` names it and `models` is empty.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from runtime.config import Section
@@ -42,6 +44,31 @@ def _cgroup_quota(root: Path) -> float | None:
         return None
 
 
+class ModelConfig(BaseModel):
+    """One of several models: `[[edge.models]]`. What is None is as the node has it; see EdgeConfig for the rest.
+
+    `name` is the served name, and whose releases are served where `releases_dir` holds those of several models.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    name: str = Field(min_length=1, max_length=256)
+    releases_dir: Path | None = None
+    release_pin: str | None = None
+    precision: Literal["auto", "4", "8"] | None = None
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    slots: int | None = Field(default=None, ge=1, le=64)
+    context_length: int | None = Field(default=None, ge=16, le=1 << 20)
+    max_queue: int | None = Field(default=None, ge=0, le=65_536)
+    max_output_tokens: int | None = Field(default=None, ge=1, le=1 << 20)
+    batch_rows: int | None = Field(default=None, ge=1, le=1024)
+    batch_tokens: int | None = Field(default=None, ge=16, le=1 << 20)
+    linger_ms: float | None = Field(default=None, ge=0, le=1000)
+    memory_budget_bytes: int | None = Field(default=None, ge=1 << 20)
+    threshold: Share | None = None
+    upstream_model: str | None = None
+
+
 class EdgeConfig(Section):
     """What an edge node serves, where, and how it decides."""
 
@@ -54,7 +81,9 @@ class EdgeConfig(Section):
     # What is served: releases that lie in `releases_dir` (a release folder, or a folder that holds several), or
     # those that the updater keeps in `store_dir`; with both, the former serve until the store has some.
     releases_dir: Path | None = None
-    model: str = ""  # the served name; empty: the manifest's
+    model: str = ""  # serve this one alone, under this name; empty: every model that is found, under its own
+    models: tuple[ModelConfig, ...] = ()  # these, each with settings of its own; docs/models.md
+    default_model: str = ""  # of requests that name none; empty: the only one that can serve them
     precision: Literal["auto", "4", "8"] = "auto"
     run_dir: Path | None = None  # sockets; None: a fresh temporary folder
     threads: int = Field(default_factory=available_cpus, ge=1, le=1024)
@@ -62,6 +91,9 @@ class EdgeConfig(Section):
     context_length: int = Field(2048, ge=16, le=1 << 20)
     max_queue: int = Field(64, ge=0, le=65_536)
     max_output_tokens: int = Field(512, ge=1, le=1 << 20)
+    batch_rows: int = Field(32, ge=1, le=1024)  # of a classifier: texts, and tokens with padding, run together
+    batch_tokens: int = Field(2048, ge=16, le=1 << 20)
+    linger_ms: float = Field(0.0, ge=0, le=1000)  # of a classifier: how long a lone text waits for company
 
     # Where it listens, and what one request may cost.
     http_address: str = "127.0.0.1:8080"
@@ -70,7 +102,7 @@ class EdgeConfig(Section):
     max_deadline_s: Seconds = 600.0
     max_prompt_bytes: int = Field(1 << 20, ge=1)
     max_body_bytes: int = Field(4 << 20, ge=1024)
-    max_requests: int = Field(256, ge=1, le=65_536)  # in this node at once, wherever they are answered
+    max_requests: int = Field(256, ge=1, le=65_536)  # of each model in this node at once, wherever they are answered
     max_hops: int = Field(4, ge=0, le=16)
 
     # The next tier up. Empty: none, the edge answers everything.
@@ -95,7 +127,7 @@ class EdgeConfig(Section):
     bytes_per_day: int | None = Field(None, ge=0)
     keep_free_bytes: int = Field(256 << 20, ge=0)  # on the store's disk
     update_interval_s: Seconds = 60.0
-    memory_budget_bytes: int | None = Field(None, ge=1 << 20)  # for models; None: what is free
+    memory_budget_bytes: int | None = Field(None, ge=1 << 20)  # for all models together; None: what is free
 
     # When an answer is committed and when it is escalated.
     commit_rule: str = "end"
@@ -112,11 +144,24 @@ class EdgeConfig(Section):
     precision_interval_s: Seconds = 1.0
     rehearse: bool = True  # measure every precision on this box before planning
 
+    # Of one of several models (edge.models): whether releases of another name may be taken for it where they are alone.
+    _named_in_store: bool = PrivateAttr(default=False)
+    _named_in_folder: bool = PrivateAttr(default=False)
+
     @field_validator("private_classes", "siblings", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         """The environment and flags give one string: a,b."""
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _read(cls, value: object) -> object:
+        """A flag gives JSON."""
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise ValueError('must be a JSON list of objects, as \'[{"name": "intents"}]\'') from error
 
     @field_validator("http_address", "grpc_address", "upstream")
     @classmethod
@@ -153,12 +198,26 @@ class EdgeConfig(Section):
 
     @model_validator(mode="after")
     def _releases(self) -> Self:
-        if self.releases_dir is None and self.store_dir is None:
+        own = bool(self.models) and all(entry.releases_dir is not None for entry in self.models)
+        if self.releases_dir is None and self.store_dir is None and not own:
             raise ValueError("releases_dir or store_dir must be given: where releases lie, or where to keep them")
         if self.store_dir is None and (self.repository or self.siblings or self.share_store or self.release_pin):
             raise ValueError("repository, siblings, share_store and release_pin need store_dir")
         if (self.repository or self.siblings) and self.trusted_root is None:
             raise ValueError("repository and siblings need trusted_root, the root.json to believe (`weir keys`)")
+        return self
+
+    @model_validator(mode="after")
+    def _models(self) -> Self:
+        names = [entry.name for entry in self.models]
+        if len(set(names)) < len(names):
+            raise ValueError("models: a name occurs twice; each model is served under a name of its own")
+        if self.model and self.models:
+            raise ValueError("model and models exclude each other: put the model into models")
+        if self.release_pin and len(self.models) > 1:
+            raise ValueError("release_pin is of one model: put it into its [[edge.models]]")
+        if self.default_model and self.models and self.default_model not in names:
+            raise ValueError(f"default_model {self.default_model!r} is not among models: {', '.join(names)}")
         return self
 
     @model_validator(mode="after")
@@ -169,6 +228,21 @@ class EdgeConfig(Section):
             raise ValueError("upstream_certificate_file and upstream_key_file belong together")
         if self.default_deadline_s > self.max_deadline_s:
             raise ValueError("default_deadline_s must not exceed max_deadline_s")
+        return self
+
+    @property
+    def named_in_store(self) -> bool:
+        """Whether only releases called `model` are its own; a node's only model may go by another name."""
+        return self._named_in_store
+
+    @property
+    def named_in_folder(self) -> bool:
+        """Likewise in `releases_dir`."""
+        return self._named_in_folder
+
+    def among_others(self, *, own_folder: bool) -> Self:
+        """This configuration of one model, as that of one of several."""
+        self._named_in_store, self._named_in_folder = True, not own_folder
         return self
 
     @property

@@ -33,7 +33,7 @@ from wire.errors import (
 from wire.messages import Committed, Delta, Draft, Final, GenerateEvent, GenerateRequest
 from wire.service import Call, InferenceService
 
-_RETRY_AFTER_S = 0.1
+RETRY_AFTER_S = 0.1
 _ANSWER_IN_HAND_S = 0.2  # to hand over an answer the edge has already
 _MOST_RESERVED = 0.5  # of the time left, for an edge that still has to write its answer
 _FAIR_DEADLINE_S = 1.0
@@ -70,14 +70,14 @@ class Escalator:
                 if heard or retried or not self._worth_another(call):
                     raise
                 retried = True
-                await asyncio.sleep(_RETRY_AFTER_S)
+                await asyncio.sleep(RETRY_AFTER_S)
             finally:
                 run.upstream_ended_at = self._clock()
 
     def _worth_another(self, call: Call) -> bool:
         if self._outlook.is_node():
             return False
-        return self._outlook.view(1).admits and call.deadline.remaining_s() > 2 * _RETRY_AFTER_S
+        return self._outlook.view(1).admits and call.deadline.remaining_s() > 2 * RETRY_AFTER_S
 
     async def _once(self, run: Run, request: GenerateRequest, call: Call) -> AsyncGenerator[Delta | Final, None]:
         """One call, with its outcome told to the outlook whatever happens."""
@@ -95,7 +95,7 @@ class Escalator:
                         self._outlook.succeeded(event, first_at - began, total_s, _sent_bytes(run))
                     yield event
         except WeirError as error:
-            if _speaks_against(error, allotted_s):
+            if speaks_against(error, allotted_s):
                 told = True
                 self._outlook.failed()
             raise
@@ -150,15 +150,27 @@ class Escalator:
 
     def _deadline(self, run: Run) -> Deadline:
         """The request's deadline less what a fallback needs."""
-        left = max(run.call.deadline.remaining_s(), 0.0)
-        if run.answer is not None:
-            reserved = min(_ANSWER_IN_HAND_S, left * _MOST_RESERVED)
-        elif run.edge_error is not None or run.asked.tier == "cloud_only" or not self._local.view().available:
-            reserved = 0.0
-        else:
-            forecast = edge_forecast(self._local.view(), run.asked.max_tokens)
-            reserved = min(forecast.seconds, left * _MOST_RESERVED) if forecast.complete else left * _UNKNOWN_RESERVED
-        return Deadline(run.call.deadline.at - reserved)
+        left = run.call.deadline.remaining_s()
+        alone = run.edge_error is not None or run.asked.tier == "cloud_only"
+        in_hand = run.answer is not None
+        return Deadline(
+            run.call.deadline.at
+            - reserved_s(self._local, left, in_hand=in_hand, alone=alone, tokens=run.asked.max_tokens)
+        )
+
+
+def reserved_s(local: Local, left_s: float, *, in_hand: bool, alone: bool, tokens: int) -> float:
+    """Of the time left, what the edge needs to give its answer should the upstream fail.
+
+    `in_hand`: it has the answer already. `alone`: the edge will not answer in any case.
+    """
+    left = max(left_s, 0.0)
+    if in_hand:
+        return min(_ANSWER_IN_HAND_S, left * _MOST_RESERVED)
+    if alone or not local.view().available:
+        return 0.0
+    forecast = edge_forecast(local.view(), tokens)
+    return min(forecast.seconds, left * _MOST_RESERVED) if forecast.complete else left * _UNKNOWN_RESERVED
 
 
 def _sent_bytes(run: Run) -> int:
@@ -166,7 +178,7 @@ def _sent_bytes(run: Run) -> int:
     return run.asked.prompt_bytes + _DRAFT_TOKEN_BYTES * run.draft_offered
 
 
-def _speaks_against(error: WeirError, allotted_s: float) -> bool:
+def speaks_against(error: WeirError, allotted_s: float) -> bool:
     """Whether a failure is the upstream's. A caller's fault is not, nor is a deadline hardly anyone could meet."""
     if isinstance(error, DeadlineExceeded):
         return allotted_s >= _FAIR_DEADLINE_S

@@ -48,10 +48,11 @@ class FollowParts:
 
 
 class Follower:
-    """One per node."""
+    """One per model. Of several, one asks the upstream, and has the `others` follow what it heard."""
 
     def __init__(self, parts: FollowParts, interval_s: float) -> None:
         self._parts, self._interval_s = parts, interval_s
+        self.others: tuple[Follower, ...] = ()
         self._told = ""  # the release that was said to be missing or broken
         self._again_at = -math.inf  # when to look for it once more
 
@@ -67,7 +68,8 @@ class Follower:
         self._parts.state.described(description)
         if description is None:
             return False
-        await self._follow(description.active_releases)
+        for follower in (self, *self.others):
+            await follower.follow(description.active_releases)
         return description.ready
 
     async def _ask(self) -> Description | None:
@@ -77,7 +79,8 @@ class Follower:
         except WeirError:
             return None
 
-    async def _follow(self, active: Mapping[str, str]) -> None:
+    async def follow(self, active: Mapping[str, str]) -> None:
+        """Puts the release in force that `active` names for this model, where it is on this node."""
         parts, served = self._parts, self._parts.local.served
         if served is None or not parts.local.available or parts.releases_dir is None:
             return

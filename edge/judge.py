@@ -65,6 +65,11 @@ def asked(request: GenerateRequest, prefix: int | None, settings: CascadeSetting
     )
 
 
+def state_of(outlook: Outlook, local: Local, hops_left: int) -> State:
+    """The state of the world, as the router sees it now."""
+    return State(outlook.link(), outlook.view(hops_left), local.view(), outlook.budget_left())
+
+
 class Judge:
     """Asks `router.policy.decide` on behalf of one node."""
 
@@ -89,9 +94,7 @@ class Judge:
     def _decide(self, run: Run, force: InForce, observation: Observation) -> Decision:
         parts, now, moment = self._parts, self._parts.clock(), observation.moment
         hops_left = self._settings.limits.max_hops - run.request.hops
-        state = State(
-            parts.outlook.link(), parts.outlook.view(hops_left), parts.local.view(), parts.outlook.budget_left()
-        )
+        state = state_of(parts.outlook, parts.local, hops_left)
         policy = force.policy(self._settings.policy)
         decision = decide(run.asked, observation, state, policy, now, parts.uniform())
         run.previous_tokens = observation.tokens

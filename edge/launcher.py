@@ -1,12 +1,14 @@
-"""The parent of an edge node: one engine process, one front process, each restarted by itself.
+"""The parent of an edge node: one engine process per model, one front process, each restarted by itself.
 
-    launcher ─┬─ python -m edge.engine   weights, decoding; serves on unix:<run_dir>/engine.sock
-              └─ python -m edge.front    gRPC, HTTP, cascade
+    launcher ─┬─ python -m edge.engine       a model that writes; serves on unix:<run_dir>/engine.sock
+              ├─ python -m edge.classifier   a model that labels; of several models each has a folder in run_dir
+              └─ python -m edge.front        gRPC, HTTP, cascades
 
 It holds no weights, serves nothing and imports nothing heavy, so that it has nothing to die of. When
 it goes, its children go: a signal stops them in order (front first, so that requests end before the
 engine does), and a SIGKILL takes them along. What can never start (a taken port, the only release
-that cannot be served) ends the node instead of being tried for ever. With a store that is still empty
+that cannot be served) ends the node instead of being tried for ever; of several models one that cannot be
+served is left out, loudly, and the others go on. With a store that is still empty
 the front starts alone and the engine as soon as there is something to serve.
 """
 
@@ -20,12 +22,16 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from edge.config import EdgeConfig
+from edge.engine_specs import engine_spec
 from edge.events import LogSink
+from edge.models import each, found_names, settled
 from edge.slot_file import SlotFile
 from edge.starts import REASON_NAME, FolderStarts, NothingToServe, Starts, StoreStarts
 from release.errors import ReleaseError
@@ -48,11 +54,13 @@ def run(config: EdgeConfig) -> int:
     run_dir = Path(tempfile.mkdtemp(prefix="weir-edge-")) if config.run_dir is None else config.run_dir
     try:
         _make(run_dir)
-        if len(str((run_dir / "engine.sock").resolve()).encode()) > _LONGEST_SOCKET:
-            raise OSError(f"run_dir {run_dir} is too long for a socket's path; use a shorter one")
-        settled = config.model_copy(update={"run_dir": run_dir.resolve()})
+        whole = config.model_copy(update={"run_dir": run_dir.resolve()})
         with _alone_in(config.store_dir):
-            return asyncio.run(Launcher(settled).serve())
+            launcher = Launcher(whole)
+            for engine in launcher.engines:
+                if len(str(engine.config.engine_socket).encode()) > _LONGEST_SOCKET:
+                    raise OSError(f"run_dir {run_dir} is too long for a socket's path; use a shorter one")
+            return asyncio.run(launcher.serve())
     except (ReleaseError, OSError) as error:
         _log.error("%s", error)
         return 1
@@ -96,124 +104,140 @@ def _starts(config: EdgeConfig) -> Starts:
     return FolderStarts(config, config.releases_dir)
 
 
-class Launcher:
-    """Runs both groups until told to stop. `config.run_dir` is settled."""
+class ModelEngine:
+    """One model's engine, kept running whenever there is something for it to serve. `run_dir` is settled."""
 
-    def __init__(self, config: EdgeConfig) -> None:
-        """Raises ReleaseError when there is nothing to serve."""
-        self._config = config
-        self._starts = _starts(config)
-        self._stopping = asyncio.Event()
-        self._hopeless = ""
-        self.engine = Group("engine", self._engine_specs, self._engine_ready, self._engine_changed)
-        self.front = Group("front", self._front_specs, self._front_ready, self._front_changed)
+    def __init__(self, config: EdgeConfig, hopeless: Callable[[str], None]) -> None:
+        """`hopeless` is told when it can never start. Raises ReleaseError when there is nothing to serve."""
+        self.config, self._hopeless = config, hopeless
+        self.name = f"engine {config.model}" if config.model else "engine"
+        self.starts = _starts(config)
+        self.group = Group("engine", self.specs, self._ready, self._changed)
 
-    async def serve(self) -> int:
-        """Returns the exit code: 0 after a signal, 1 when a part can never start."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
-        engine = asyncio.create_task(self._run_engine())
-        front = asyncio.create_task(self.front.run())
-        stop = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait([engine, front, stop], return_when=asyncio.FIRST_COMPLETED)
-        for part in (front, engine):
-            if part.done() and not part.cancelled():
-                _log.error("the node ends", exc_info=part.exception())
-        for task in (stop, front, engine):
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        if self._stopping.is_set():
-            self._starts.stopped()
-        if self._hopeless:
-            _log.error("giving up: %s", self._hopeless)
-        return 0 if self._stopping.is_set() and not self._hopeless else 1
-
-    async def _run_engine(self) -> None:
-        """Keeps an engine running whenever there is something for it to serve."""
+    async def run(self) -> None:
+        """Until cancelled."""
         told = False
         while True:
-            while not await asyncio.to_thread(self._starts.there):
+            while not await asyncio.to_thread(self.starts.there):
                 if not told:
-                    _log.info("no release here yet: the engine starts when there is one")
+                    _log.info("%s: no release here yet: it starts when there is one", self.name)
                     told = True
                 await asyncio.sleep(_LOOK_S)
             try:
-                await self.engine.run()
+                await self.group.run()
             except NothingToServe as error:
                 _log.error("%s; waiting for another release", error)
                 told = True
 
-    def _engine_specs(self) -> Sequence[ChildSpec]:
-        from edge.engine.config import EngineConfig
-
-        config = self._config
-        start = self._starts.next()
-        release, precision = start.release, start.precision
-        self._settle_folder()
+    def specs(self) -> Sequence[ChildSpec]:
+        """What to start now. Raises NothingToServe."""
+        config, start = self.config, self.starts.next()
+        _make(config.engine_socket.parent)  # a cleaner of temporary files may have taken it since the last start
         for name in (config.engine_socket, config.engine_socket.with_name(REASON_NAME)):
             name.unlink(missing_ok=True)
-        own = EngineConfig(
-            socket=config.engine_socket,
-            release_dir=release.path,
-            precision=precision,
-            model=config.model or release.manifest.name,
-            node=config.node,
-            threads=config.threads,
-            slots=config.slots,
-            context_length=config.context_length,
-            max_queue=config.max_queue,
-            max_output_tokens=config.max_output_tokens,
-            default_deadline_s=config.default_deadline_s,
-            memory_budget_bytes=config.memory_budget_bytes,
-            log_level=config.log_level,
-        )
-        return [ChildSpec("engine", (sys.executable, "-m", "edge.engine", own.model_dump_json()))]
+        return [engine_spec(config, start)]
 
-    def _front_specs(self) -> Sequence[ChildSpec]:
-        self._settle_folder()
-        self._addresses.unlink(missing_ok=True)
-        return [ChildSpec("front", (sys.executable, "-m", "edge.front", self._config.to_json()))]
-
-    def _settle_folder(self) -> None:
-        """A cleaner of temporary files may have taken it since the last start."""
-        _make(self._config.engine_socket.parent)
-
-    async def _engine_ready(self) -> None:
+    async def _ready(self) -> None:
         """Returns once the engine listens; whether its model is loaded is the front's to ask."""
         async with asyncio.timeout(_READY_S):
             while True:
                 try:
-                    _, writer = await asyncio.open_unix_connection(str(self._config.engine_socket))
+                    _, writer = await asyncio.open_unix_connection(str(self.config.engine_socket))
                 except OSError:
                     await asyncio.sleep(0.05)
                     continue
                 writer.close()
                 return
 
+    def _changed(self, state: str, detail: str) -> None:
+        _told(self.name, state, detail)
+        if state == "down" and not self.starts.ended(detail, unusable=detail.endswith(_UNUSABLE)):
+            self._hopeless(f"{self.name}: {detail}; see its message above")
+
+
+class Launcher:
+    """Runs all groups until told to stop. `config.run_dir` is settled."""
+
+    def __init__(self, config: EdgeConfig) -> None:
+        """Raises ReleaseError when there is nothing to serve."""
+        self._config = config = settled(config, found_names(config))
+        self._stopping = asyncio.Event()
+        self._hopeless = ""
+        self._left_out: set[str] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.engines = self._engines()
+        self.front = Group("front", self._front_specs, self._front_ready, self._front_changed)
+
+    def _engines(self) -> tuple[ModelEngine, ...]:
+        made, faults = [], []
+        for config in each(self._config):
+            try:
+                made.append(ModelEngine(config, partial(self._engine_hopeless, config.model)))
+            except ReleaseError as error:
+                faults.append(str(error))
+        if not made:
+            raise ReleaseError("; ".join(faults))
+        for fault in faults:
+            _log.error("a model is left out: %s", fault)
+        return tuple(made)
+
+    async def serve(self) -> int:
+        """Returns the exit code: 0 after a signal, 1 when a part can never start."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        engines = self._tasks = {e.config.model: asyncio.create_task(e.run()) for e in self.engines}
+        front = asyncio.create_task(self.front.run())
+        stop = asyncio.create_task(self._stopping.wait())
+        waiting: set[asyncio.Task[Any]] = {front, stop, *engines.values()}
+        while not stop.done() and not front.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if any(task in done and not task.cancelled() for task in engines.values()):
+                break
+        for part in (front, *engines.values()):
+            if part.done() and not part.cancelled():
+                _log.error("the node ends", exc_info=part.exception())
+        for group in ([stop], [front], list(engines.values())):
+            for task in group:
+                task.cancel()
+            await asyncio.gather(*group, return_exceptions=True)
+        if self._stopping.is_set():
+            for engine in self.engines:
+                engine.starts.stopped()
+        if self._hopeless:
+            _log.error("giving up: %s", self._hopeless)
+        return 0 if self._stopping.is_set() and not self._hopeless else 1
+
+    def _engine_hopeless(self, model: str, why: str) -> None:
+        """One model that can never be served ends the node where it has no other."""
+        self._left_out.add(model)
+        if len(self._left_out) < len(self.engines):
+            _log.error("%s: the other models go on without it", why)
+            self._tasks[model].cancel()
+            return
+        self._hopeless = why
+        self._stopping.set()
+
+    def _front_specs(self) -> Sequence[ChildSpec]:
+        _make(self._addresses.parent)
+        self._addresses.unlink(missing_ok=True)
+        return [ChildSpec("front", (sys.executable, "-m", "edge.front", self._config.to_json()))]
+
     async def _front_ready(self) -> None:
         async with asyncio.timeout(_READY_S):
             while not self._addresses.exists():  # noqa: ASYNC110 - written by another process
                 await asyncio.sleep(0.05)
 
-    def _engine_changed(self, state: str, detail: str) -> None:
-        self._told("engine", state, detail)
-
     def _front_changed(self, state: str, detail: str) -> None:
-        self._told("front", state, detail)
-
-    def _told(self, name: str, state: str, detail: str) -> None:
-        _log.info("%s is %s%s", name, state, f": {detail}" if detail else "")
-        if state != "down":
-            return
-        if name == "engine":
-            goes_on = self._starts.ended(detail, unusable=detail.endswith(_UNUSABLE))
-        else:
-            goes_on = not detail.endswith(_UNSTARTABLE)
-        if not goes_on:
-            self._hopeless = f"{name}: {detail}; see its message above"
+        _told("front", state, detail)
+        if state == "down" and detail.endswith(_UNSTARTABLE):
+            self._hopeless = f"front: {detail}; see its message above"
             self._stopping.set()
 
     @property
     def _addresses(self) -> Path:
         return self._config.engine_socket.with_name("front.json")
+
+
+def _told(name: str, state: str, detail: str) -> None:
+    _log.info("%s is %s%s", name, state, f": {detail}" if detail else "")

@@ -13,6 +13,7 @@ from edge.events import EngineChanged, Sink
 from edge.ports import Clock
 from router.decision import EdgeView
 from router.latency import LatencyEstimate
+from wire.classification import Classified
 from wire.deadline import Deadline
 from wire.errors import WeirError
 from wire.messages import Final, ModelInfo
@@ -88,6 +89,12 @@ class LocalState:
         if first_s is not None:
             estimate = self.latency(final.precision)
             self._latency[final.precision] = estimate.after(first_s, total_s, tokens)
+
+    def labelled(self, answer: Classified, total_s: float) -> None:
+        """A text was labelled, in this time: an answer of one token, after which there are none."""
+        self._last_answered, self._tokens = answer.release, 1.0
+        estimate = self.latency(answer.precision).after(total_s, total_s, 2)
+        self._latency[answer.precision] = estimate
 
     def failed(self) -> None:
         self._now(False, None, "the engine broke off or could not be reached")

@@ -1,74 +1,180 @@
-"""The whole node as one InferenceService: the cascade's answers, and a description of what stands here."""
+"""The whole node as one service: its models' answers, and a description of what stands here.
+
+A request names its model; one that names none gets the node's default, or the only model that does what it asks.
+Every model is ready or not by itself: the node is ready while one of them is, and says which are not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
 from edge.cascade import Cascade
+from edge.classify_cascade import ClassifyCascade
 from edge.judge import CascadeSettings
 from edge.local import LocalState
+from edge.releases import CLASSIFY, GENERATE
 from edge.upstream import UpstreamState
 from runtime.version import weir_version
-from wire.errors import Unavailable
+from wire.classification import Classified, ClassifyRequest
+from wire.errors import InvalidRequest, NotFound, Unavailable
 from wire.messages import Description, GenerateEvent, GenerateRequest, Limits, ModelInfo, Tier
 from wire.service import Call
 
 
-class EdgeNode:
-    """Satisfies wire.service.InferenceService."""
+class NodeModel:
+    """One model of a node, as far as requests are concerned."""
 
     def __init__(
         self,
-        cascade: Cascade,
         settings: CascadeSettings,
         local: LocalState,
         upstream: UpstreamState,
+        cascade: Cascade,
+        *,
+        classify: ClassifyCascade | None = None,
         updating: Callable[[], str] = lambda: "",
     ) -> None:
         """`updating` says in a few words what is being done for an engine that has nothing to serve."""
-        self._cascade, self._settings = cascade, settings
-        self._local, self._upstream, self._updating = local, upstream, updating
+        self.settings, self.local, self.upstream = settings, local, upstream
+        self.cascade, self.classify = cascade, classify
+        self._updating = updating
 
-    def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
-        """See InferenceService."""
-        return self._cascade.generate(request, call)
+    @property
+    def name(self) -> str:
+        """What it is called here; empty while nobody knows."""
+        served = self.local.served
+        return self.settings.model or (served.name if served is not None else "")
 
     @property
     def ready(self) -> bool:
-        """Whether requests can be answered now, by whichever tier."""
-        return self._local.available or self._upstream_answers()
+        """Whether requests for it can be answered now, by whichever tier."""
+        return self.local.available or self._upstream_answers()
+
+    @property
+    def why_not(self) -> str:
+        """Empty when it is ready."""
+        told = "; ".join(filter(None, (self.local.detail, self._updating())))
+        return "" if self.ready else f"no engine ({told}) and no upstream"
+
+    @property
+    def info(self) -> ModelInfo | None:
+        """What is served, and what a request for it may need: what its engine can do or the upstream is there for."""
+        served, view = self.local.served, self.upstream.view(1)
+        if served is None:
+            return None
+        above = view.capabilities or frozenset() if view.configured else frozenset()
+        return replace(served, capabilities=(*served.capabilities, *sorted(above.difference(served.capabilities))))
+
+    def does(self, task: str) -> bool:
+        """False only where its engine said that it does something else."""
+        return self.local.served is None or task in self.local.served.tasks
+
+    def _upstream_answers(self) -> bool:
+        view = self.upstream.view(1)
+        return view.configured and view.admits and self.upstream.heard
+
+
+class EdgeNode:
+    """Satisfies wire.service.InferenceService and wire.classification.Classifies."""
+
+    def __init__(self, models: Sequence[NodeModel], default: str = "") -> None:
+        """`default` is the model of requests that name none; empty: see `model`."""
+        self._models, self._default = tuple(models), default
+
+    def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
+        """See InferenceService."""
+        return self.model(request.model, GENERATE).cascade.generate(request, call)
+
+    async def classify(self, request: ClassifyRequest, call: Call) -> Classified:
+        """See Classifies."""
+        model = self.model(request.model, CLASSIFY)
+        if model.classify is None:
+            raise InvalidRequest(f"{model.name!r} labels no texts")
+        return await model.classify.classify(request, call)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models' names, as far as they are known."""
+        return tuple(model.name for model in self._models if model.name)
+
+    def model(self, name: str, task: str) -> NodeModel:
+        """Whom a request for `name` (empty: none named) is for. Raises NotFound, InvalidRequest."""
+        if name:
+            # A model alone may be asked for before its name is known.
+            known = [model for model in self._models if model.name in (name, "")]
+            if not known:
+                raise NotFound(f"no model {name!r} here; this node serves {', '.join(map(repr, self.names))}")
+            found = known[0]
+        else:
+            found = self._unnamed(task)
+        if not found.does(task):
+            raise InvalidRequest(_OTHERWISE[task].format(name=found.name))
+        return found
+
+    def model_ready(self, name: str) -> bool:
+        """Whether the model of that name can answer now. Raises NotFound."""
+        for model in self._models:
+            if model.name == name:
+                return model.ready
+        raise NotFound(f"no model {name!r} here; this node serves {', '.join(map(repr, self.names))}")
+
+    @property
+    def readiness(self) -> dict[str, bool]:
+        """Of every model by name."""
+        return {model.name: model.ready for model in self._models}
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests for one of the models, at least, can be answered now, by whichever tier."""
+        return any(model.ready for model in self._models)
 
     async def describe(self, _call: Call, probe_bytes: int = 0) -> Description:
         """See InferenceService. Answered from what is known, without asking anybody."""
-        served, settings = self._local.served, self._settings
-        above = self._upstream.description
+        first = self._models[0]
+        settings, above = first.settings, first.upstream.description
         return Description(
             settings.node,
             Tier.EDGE,
             version=weir_version(),
-            models=() if served is None else (replace(served, capabilities=self._reachable(served)),),
+            models=tuple(self._infos()),
             limits=Limits(
                 settings.limits.max_prompt_bytes, settings.max_requests, settings.max_requests, settings.limits.max_hops
             ),
             active_releases={} if above is None else above.active_releases,
             ready=self.ready,
-            not_ready_reason="" if self.ready else f"no engine ({self._why()}) and no upstream",
+            not_ready_reason="; ".join(self._not_ready()),
             padding=b"\0" * probe_bytes,
         )
 
-    def _reachable(self, served: ModelInfo) -> tuple[str, ...]:
-        """What a request to this node may need: what its engine serves, and what the upstream is there for."""
-        view = self._upstream.view(1)
-        above = view.capabilities or frozenset() if view.configured else frozenset()
-        return (*served.capabilities, *sorted(above.difference(served.capabilities)))
+    def _infos(self) -> list[ModelInfo]:
+        """The default first, which is what a caller that knows of one model only takes."""
+        ordered = sorted(self._models, key=lambda model: model.name != self._default)
+        return [info for model in ordered if (info := model.info) is not None]
 
-    def _why(self) -> str:
-        return "; ".join(filter(None, (self._local.detail, self._updating())))
+    def _not_ready(self) -> list[str]:
+        several = len(self._models) > 1
+        return [
+            f"{model.name}: {model.why_not}" if several else model.why_not for model in self._models if not model.ready
+        ]
 
-    def _upstream_answers(self) -> bool:
-        view = self._upstream.view(1)
-        return view.configured and view.admits and self._upstream.heard
+    def _unnamed(self, task: str) -> NodeModel:
+        fitting = [model for model in self._models if model.does(task)]
+        for model in fitting:
+            if model.name == self._default and self._default:
+                return model
+        if len(self._models) == 1:
+            return self._models[0]
+        if len(fitting) == 1:
+            return fitting[0]
+        names = ", ".join(repr(model.name) for model in fitting) or "none that does this"
+        raise InvalidRequest(f"name a model; this node serves {names}")
+
+
+_OTHERWISE = {
+    GENERATE: "{name!r} labels texts and writes none; ask it with Classify (POST /v1/classify), or ask another model",
+    CLASSIFY: "{name!r} writes text and labels none; ask it with Generate, or ask another model",
+}
 
 
 class NoUpstream:
@@ -78,6 +184,9 @@ class NoUpstream:
         nothing: tuple[GenerateEvent, ...] = ()
         for event in nothing:  # makes this an async generator
             yield event
+        raise Unavailable("this node has no upstream; set [edge] upstream")
+
+    async def classify(self, _request: ClassifyRequest, _call: Call) -> Classified:
         raise Unavailable("this node has no upstream; set [edge] upstream")
 
     async def describe(self, _call: Call, _probe_bytes: int = 0) -> Description:

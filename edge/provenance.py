@@ -14,6 +14,7 @@ asked says why it passed the request on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from edge.run import Attempt, Run
@@ -62,7 +63,7 @@ def upstream_final(run: Run, final: Final, decision: Decision, now: float) -> Fi
     """The Final of an answer the upstream gave. What a node says of an answer of its own stands."""
     own = final.tier is Tier.EDGE
     edge = run.answer
-    timings = _timings(run, now) | (_nested(final) if _from_node(final) else _prefixed(final, "cloud_"))
+    timings = _timings(run, now) | (nested(final.timings_ms) if _from_node(final) else _prefixed(final, "cloud_"))
     if edge is not None and edge.final is not None:
         timings |= _prefixed(edge.final, "edge_")
     return replace(
@@ -100,15 +101,25 @@ def _timings(run: Run, now: float) -> dict[str, float]:
 
 def _from_node(final: Final) -> bool:
     """Whether the Final is of a node: only nodes measure around an engine or an upstream."""
-    return final.tier is Tier.EDGE or not _ONLY_NODES.isdisjoint(final.timings_ms)
+    return final.tier is Tier.EDGE or from_node(final.timings_ms)
 
 
-def _nested(final: Final) -> dict[str, float]:
+def from_node(timings_ms: Mapping[str, float]) -> bool:
+    """Whether what was measured tells of a node, whoever answered behind it."""
+    return not _ONLY_NODES.isdisjoint(timings_ms)
+
+
+def nested(timings_ms: Mapping[str, float]) -> dict[str, float]:
     """All that a node above measured."""
-    return {f"upstream.{name}": ms for name, ms in final.timings_ms.items()}
+    return {f"upstream.{name}": ms for name, ms in timings_ms.items()}
 
 
 def _prefixed(final: Final, prefix: str) -> dict[str, float]:
     """A tier's own stages, told apart from ours."""
-    named = {name if name.startswith(_OWN_PREFIXES) else f"{prefix}{name}": ms for name, ms in final.timings_ms.items()}
+    return prefixed(final.timings_ms, prefix)
+
+
+def prefixed(timings_ms: Mapping[str, float], prefix: str) -> dict[str, float]:
+    """A tier's own stages under a prefix, told apart from ours."""
+    named = {name if name.startswith(_OWN_PREFIXES) else f"{prefix}{name}": ms for name, ms in timings_ms.items()}
     return {name: ms for name, ms in named.items() if name not in ("edge_total", "upstream_total", "upstream_first")}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from edge.run import Run
+from typing import Protocol
+
 from router.decision import Decision, Reason
+from router.decision import Request as Asked
 from wire.errors import (
     Conflict,
     DeadlineExceeded,
@@ -13,6 +15,8 @@ from wire.errors import (
     Unavailable,
     WeirError,
 )
+from wire.messages import ModelInfo
+from wire.service import Call
 
 _WAYS: dict[Reason, str] = {
     Reason.OFFLINE: "the upstream cannot be reached",
@@ -24,7 +28,17 @@ _WAYS: dict[Reason, str] = {
 }
 
 
-def refusal(run: Run, decision: Decision, hops_left: int = 1) -> WeirError:
+class Refused(Protocol):
+    """What is looked at of a request that nobody answers, whether it was for text or for a label."""
+
+    call: Call
+    asked: Asked
+    served: ModelInfo | None
+    edge_error: WeirError | None
+    upstream_error: WeirError | None
+
+
+def refusal(run: Refused, decision: Decision, hops_left: int = 1) -> WeirError:
     """What the caller is told. A fault of the request itself comes before everything else."""
     for error in (run.edge_error, run.upstream_error):
         if isinstance(error, (InvalidRequest, Conflict, TooManyHops)):
@@ -57,5 +71,5 @@ def _no_budget(hops_left: int) -> WeirError:
     )
 
 
-def _capabilities(run: Run) -> frozenset[str]:
+def _capabilities(run: Refused) -> frozenset[str]:
     return frozenset(run.served.capabilities) if run.served is not None else frozenset()

@@ -9,28 +9,29 @@ from pathlib import Path
 from release.errors import ReleaseError
 from release.listing import Found, list_releases
 
-GENERATE = "generate"  # a manifest's task, where the model writes text
+GENERATE, CLASSIFY = "generate", "classify"  # a manifest's task: the model writes text, or labels it
+SERVED_TASKS = (GENERATE, CLASSIFY)
 _NUMBERS = re.compile(r"\d+")
 
 
-def start_with(root: Path, model: str) -> Found:
+def start_with(root: Path, model: str, *, named: bool = False) -> Found:
     """The newest release of `model` in `root`; with an empty name there must be one model only.
 
-    Raises ReleaseError saying what lies there.
+    A lone release is taken whatever it is called, unless it must be `named` so. Raises ReleaseError saying
+    what lies there.
     """
     listing = list_releases(root)
     if not listing.found:
         broken = "; ".join(listing.broken.values())
         raise ReleaseError(f"no release in {root}: {broken or 'build one with `weir quantize`'}")
-    writing = [found for found in listing.found if found.manifest.task == GENERATE]
-    if not writing:
-        raise ReleaseError(
-            f"{root} holds classifiers only, which a node does not serve yet: point to one that writes text"
-        )
-    names = sorted({found.manifest.name for found in writing})
-    matching = [found for found in writing if not model or found.manifest.name == model]
-    if not matching and len(writing) == 1:
-        return writing[0]  # `model` is then a served name of the operator's choice
+    servable = [found for found in listing.found if found.manifest.task in SERVED_TASKS]
+    if not servable:
+        tasks = ", ".join(sorted({found.manifest.task for found in listing.found}))
+        raise ReleaseError(f"{root} holds releases made to {tasks}, which this version does not serve: update Weir")
+    names = sorted({found.manifest.name for found in servable})
+    matching = [found for found in servable if not model or found.manifest.name == model]
+    if not matching and len(servable) == 1 and not named:
+        return servable[0]  # `model` is then a served name of the operator's choice
     if not matching:
         raise ReleaseError(f"no release of {model!r} in {root}; there are {', '.join(names)}")
     if not model and len(names) > 1:
@@ -58,13 +59,13 @@ def newest(found: Iterable[Found]) -> Found | None:
     return max(found, key=_newness, default=None)
 
 
-def model_among(names: Collection[str], wanted: str) -> str:
+def model_among(names: Collection[str], wanted: str, *, named: bool = False) -> str:
     """Whose releases a node that is to serve `wanted` takes: a lone model may be served under any name.
 
-    Empty where that cannot be told.
+    Not where it must be `named` so. Empty where that cannot be told.
     """
-    if wanted in names:
-        return wanted
+    if wanted in names or named:
+        return wanted if wanted in names else ""
     return next(iter(names)) if len(names) == 1 else ""
 
 

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from edge.config import EdgeConfig
 from edge.ports import Clock
-from edge.releases import find, model_among, newest, precisions_here, start_with
+from edge.releases import SERVED_TASKS, find, model_among, newest, precisions_here, start_with
 from edge.remembered import forget, remembered
 from edge.slot_file import SlotFile
 from edge.slots import Slots
@@ -68,7 +68,7 @@ class FolderStarts:
     def __init__(self, config: EdgeConfig, root: Path) -> None:
         """Raises ReleaseError when there is nothing to serve."""
         self._config, self._root = config, root
-        self._first = start_with(root, config.model)
+        self._first = start_with(root, config.model, named=config.named_in_folder)
 
     def there(self) -> bool:
         return True
@@ -76,6 +76,8 @@ class FolderStarts:
     def next(self) -> Start:
         last = remembered(self._run_dir)
         found = find(self._root, last.release) if last is not None else None
+        if found is not None and self._config.named_in_folder and found.manifest.name != self._config.model:
+            found = None  # of another model, which had this folder before
         release, pinned = found or self._first, self._config.precision
         wanted = last.precision if found is not None and last is not None else first_bits(self._config, release)
         if pinned != "auto":
@@ -158,12 +160,15 @@ class StoreStarts:
     def _here(self) -> tuple[str, Mapping[str, Found]]:
         found = self._store.found()
         # Slots of a model that has no release here any more (another one took its place) say nothing.
-        names = {entry.manifest.name for entry in found} or set(self._slots.models())
-        model = model_among(names, self._config.model)
+        servable = {entry.manifest.name for entry in found if entry.manifest.task in SERVED_TASKS}
+        names = servable or set(self._slots.models())
+        model = model_among(names, self._config.model, named=self._config.named_in_store)
         whole = {
             entry.manifest.id: entry
             for entry in found
-            if entry.manifest.name == model and self._store.complete(entry.manifest.id, first_part(entry.manifest))
+            if entry.manifest.name == model
+            and entry.manifest.task in SERVED_TASKS
+            and self._store.complete(entry.manifest.id, first_part(entry.manifest))
         }
         return model, whole
 
@@ -171,7 +176,7 @@ class StoreStarts:
         if self._config.releases_dir is None:
             return None
         try:
-            return start_with(self._config.releases_dir, self._config.model)
+            return start_with(self._config.releases_dir, self._config.model, named=self._config.named_in_folder)
         except ReleaseError as error:
             _log.warning("%s", error)
             return None

@@ -129,12 +129,14 @@ def _classifier(
         {_name(bits): classifiers.release(release, bits, None, threads) for bits in release.precisions},
         items,
         told=told,
+        labelling=release.manifest.labelling,
     )
     _, floats = judge(
         reference,
         {_name(bits): classifiers.release(release, bits, FLOAT_INPUTS, threads) for bits in release.precisions},
         probed,
         told=told,
+        labelling=release.manifest.labelling,
     )
     progress.finish(_TASK)
     widths = {

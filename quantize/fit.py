@@ -40,6 +40,7 @@ class Purpose:
     cpu_class: str
     commit_rule: str
     max_disagreement: float
+    target: str = "cloud"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,16 @@ class Fitted:
 
 def fit(purpose: Purpose, signals: Sequence[Signals], agreed: Sequence[bool]) -> Fitted:
     """Fits on `signals` with their labels. Works for any labels: where all are equal, confidence is constant."""
+    return fit_values(purpose, FEATURES, [features(entry) for entry in signals], agreed)
+
+
+def fit_values(
+    purpose: Purpose, names: tuple[str, ...], values: Sequence[Sequence[float]], agreed: Sequence[bool]
+) -> Fitted:
+    """As `fit`, on the values of features of any names."""
     from sklearn.metrics import roc_auc_score
 
-    inputs = np.array([features(entry) for entry in signals], np.float64)
+    inputs = np.array(values, np.float64)
     labels = np.array(agreed, bool)
     mean, scale = inputs.mean(0), inputs.std(0)
     scale = np.where(scale > 1e-9, scale, 1.0)
@@ -70,13 +78,14 @@ def fit(purpose: Purpose, signals: Sequence[Signals], agreed: Sequence[bool]) ->
         "coefficients": tuple(map(float, coefficients)),
         "intercept": float(intercept),
         "threshold": threshold,
-        "features": FEATURES,
+        "features": names,
         "n": len(labels),
         "n_agree": int(labels.sum()),
         "auroc": float(roc_auc_score(labels, held_out)) if 0 < labels.sum() < len(labels) else None,
         "max_disagreement": purpose.max_disagreement,
         "escalation_share": float((held_out < threshold).mean()),
         "brier": float(((held_out - labels) ** 2).mean()),
+        "target": purpose.target,
     }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
     calibration = Calibration(id=f"{purpose.release_name}-{digest}", **content)  # type: ignore[arg-type]

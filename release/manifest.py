@@ -212,7 +212,8 @@ class Calibration:
     `auroc` is of out-of-fold confidence against agreement; None where all items agreed or none did.
     `escalation_share` is the share of calibration items under the threshold. `max_disagreement` is
     the risk the threshold was chosen for: the share of all requests answered on the edge where the
-    cloud would have answered otherwise.
+    cloud would have answered otherwise. `target` is what was agreed with: the cloud's answers, or, where no
+    cloud model was at hand, the labels of texts that were not fitted on.
     """
 
     id: str
@@ -231,13 +232,41 @@ class Calibration:
     max_disagreement: float
     escalation_share: float
     brier: float | None = None
+    target: str = "cloud"
 
     def __post_init__(self) -> None:
+        if self.target not in ("cloud", "labels"):
+            raise ValueError(f"calibration {self.id}: target must be cloud or labels, not {self.target!r}")
         for name in ("mean", "scale", "coefficients"):
             if len(getattr(self, name)) != len(self.features):
                 raise ValueError(f"calibration {self.id}: {name} does not have one entry per feature")
         if self.precision not in (4, 8):
             raise ValueError(f"calibration {self.id}: precision must be 4 or 8, not {self.precision}")
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """How a classifier's logits become labels, and what texts it takes.
+
+    `multi_label`: labels do not exclude each other, each holds where its own probability reaches its entry of
+    `thresholds` (in the order of the labels; empty: 0.5 for all). `text_pairs`: it was made for pairs of texts.
+    `truncates`: a text longer than the context loses its end, as in training; otherwise it is refused.
+    """
+
+    multi_label: bool = False
+    thresholds: tuple[float, ...] = ()
+    text_pairs: bool = False
+    truncates: bool = False
+
+    def __post_init__(self) -> None:
+        if any(not 0 < threshold < 1 for threshold in self.thresholds):
+            raise ValueError("labelling: every threshold must lie between 0 and 1")
+        if self.thresholds and not self.multi_label:
+            raise ValueError("labelling: thresholds belong to labels that do not exclude each other")
+
+    def threshold(self, index: int) -> float:
+        """The probability from which the label of that place holds."""
+        return self.thresholds[index] if self.thresholds else 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +289,7 @@ class Manifest:
     self_tests: tuple[SelfTest, ...] = ()
     labels: tuple[str, ...] = ()
     task: str = "generate"
+    labelling: Labelling = field(default_factory=Labelling)
     schema: int = SCHEMA
     id: str = ""
 
@@ -275,6 +305,8 @@ class Manifest:
                 raise ValueError(f"files: {graph_name(bits)} is missing, although precision {bits} is promised")
         if len({tensor.name for tensor in self.tensors}) != len(self.tensors):
             raise ValueError("tensors: a name occurs twice")
+        if len(self.labelling.thresholds) not in (0, len(self.labels)):
+            raise ValueError(f"labelling: {len(self.labelling.thresholds)} thresholds for {len(self.labels)} labels")
         for tensor in self.tensors:
             if tensor.offset + tensor.bytes > sizes.get(tensor.file, -1):
                 raise ValueError(f"tensor {tensor.name} lies outside {tensor.file}")

@@ -220,18 +220,26 @@ class Store:
 
     # --- clearing up
 
-    def collect(self, keep: Iterable[str], wanted: Manifest | None = None, objects: Iterable[str] = ()) -> int:
-        """Removes every release but those in `keep`, and every file that neither they, `wanted` nor `objects` name.
+    def collect(
+        self,
+        keep: Iterable[str],
+        wanted: Manifest | None = None,
+        objects: Iterable[str] = (),
+        also: Iterable[Manifest] = (),
+    ) -> int:
+        """Removes every release but those in `keep`, and every file that neither they, `wanted`, `also` nor
+        `objects` name.
 
         Of a kept release whose manifest cannot be read, the files it links stay. Returns the bytes that became free.
         """
         kept = {_folder_name(release) for release in keep}
-        drafts = {f".{_folder_name(wanted.id)}"} if wanted is not None else set()
+        coming = [*also, *([wanted] if wanted is not None else [])]
+        drafts = {f".{_folder_name(manifest.id)}" for manifest in coming}
         before = self._bytes()
         for folder in self._children(self.releases):
             if folder.name not in kept | drafts:
                 self._remove_folder(folder)
-        needed = {*objects, *(entry.sha256 for entry in wanted.files)} if wanted is not None else set(objects)
+        needed = {*objects, *(entry.sha256 for manifest in coming for entry in manifest.files)}
         linked: set[int] = set()
         for folder in self._children(self.releases):
             if not folder.name.startswith("."):

@@ -9,6 +9,7 @@ release is built, and evaluated here with nothing but arithmetic.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -95,7 +96,8 @@ class Calibrator:
     """A fitted logistic regression and the threshold chosen with it.
 
     `mean` and `scale` standardize the features; `threshold` is the confidence under which a request
-    wants to escalate. `commit_rule` is "end" or "prefix:<tokens>": the moment it was fitted for.
+    wants to escalate. `commit_rule` is "end" or "prefix:<tokens>": the moment it was fitted for. `features` names
+    the inputs: a decoder's, unless it was fitted for a classifier (router.label_confidence).
     """
 
     id: str
@@ -107,20 +109,24 @@ class Calibrator:
     coefficients: tuple[float, ...]
     intercept: float
     threshold: float
+    features: tuple[str, ...] = FEATURES
 
     def __post_init__(self) -> None:
         for name in ("mean", "scale", "coefficients"):
-            if len(getattr(self, name)) != len(FEATURES):
+            if len(getattr(self, name)) != len(self.features):
                 raise ValueError(
-                    f"calibrator {self.id}: {name} has {len(getattr(self, name))} entries, not {len(FEATURES)}"
+                    f"calibrator {self.id}: {name} has {len(getattr(self, name))} entries, not {len(self.features)}"
                 )
         if not all(scale > 0 for scale in self.scale):
             raise ValueError(f"calibrator {self.id}: every scale must be above 0")
 
     def confidence(self, signals: Signals) -> float:
         """Calibrated probability in [0, 1] that the cloud would have answered the same."""
+        return self.of(features(signals))
+
+    def of(self, values: Sequence[float]) -> float:
+        """The same, from the values of `features`."""
         z = self.intercept + sum(
-            c * (x - m) / s
-            for c, x, m, s in zip(self.coefficients, features(signals), self.mean, self.scale, strict=True)
+            c * (x - m) / s for c, x, m, s in zip(self.coefficients, values, self.mean, self.scale, strict=True)
         )
         return 1 / (1 + math.exp(-max(min(z, 500.0), -500.0)))

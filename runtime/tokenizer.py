@@ -97,6 +97,29 @@ class Tokenizer:
         ids: list[int] = encoding.ids
         return ids
 
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether it marks where a second text begins."""
+        return bool(self._tokenizer.num_special_tokens_to_add(is_pair=True))
+
+    def encode_pair(self, text: str, pair: str, most: int, *, cut: bool) -> tuple[list[int], list[int]]:
+        """Ids of two texts as one, and for each token the text it is of (0 or 1).
+
+        Too many tokens are cut from the longer text's end first, or raise TooManyTokens.
+        """
+        first, second = self._tokenizer.encode_batch_fast([text, pair], add_special_tokens=False)
+        around = self._tokenizer.num_special_tokens_to_add(is_pair=True)
+        total = len(first) + len(second) + around
+        if total > most:
+            if not cut:
+                raise TooManyTokens(total, most)
+            room = max(most - around, 0)
+            short = min(len(first), len(second), room // 2)
+            first.truncate(short if len(first) <= len(second) else room - short)
+            second.truncate(room - len(first))
+        whole = self._tokenizer.post_process(first, second)
+        return whole.ids, whole.type_ids
+
     def encode_chat(self, messages: Sequence[tuple[str, str]], most: int | None = None) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.
 

@@ -11,8 +11,9 @@ weir.demo. Importing it imports the wire and nothing else.
 from __future__ import annotations
 
 from weir.blocking import Client, Stream
-from weir.client import Answer, AnswerStream, AsyncClient, Options
+from weir.client import Answer, AnswerStream, AsyncClient, ClassifyOptions, Options
 from wire.channel import ClientTls
+from wire.classification import Classified, LabelScore
 from wire.errors import (
     Cancelled,
     Conflict,
@@ -36,6 +37,8 @@ __all__ = [
     "AnswerStream",
     "AsyncClient",
     "Cancelled",
+    "Classified",
+    "ClassifyOptions",
     "Client",
     "ClientTls",
     "Conflict",
@@ -43,6 +46,7 @@ __all__ = [
     "DeadlineExceeded",
     "Description",
     "InvalidRequest",
+    "LabelScore",
     "Message",
     "NotFound",
     "NotSupported",

@@ -17,8 +17,9 @@ from concurrent.futures import CancelledError as FutureCancelled
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from weir.client import Answer, AnswerStream, AsyncClient, Options, Prompt
+from weir.client import Answer, AnswerStream, AsyncClient, ClassifyOptions, Options, Prompt
 from wire.channel import ClientTls
+from wire.classification import Classified
 from wire.messages import Committed, Description
 
 _T = TypeVar("_T")
@@ -148,6 +149,11 @@ class Client:
         """The whole answer. Raises WeirError."""
         self._check()
         return _shared.run(self._inner.generate(prompt, **options))
+
+    def classify(self, text: str, **options: Unpack[ClassifyOptions]) -> Classified:
+        """The text's label, with every label's score and where it came from. Raises WeirError."""
+        self._check()
+        return _shared.run(self._inner.classify(text, **options))
 
     def describe(self, *, deadline_s: float = 5.0) -> Description:
         """What the node serves. Raises WeirError."""

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Literal, Self, TypedDict, Unpack
 
 from wire.channel import ClientTls, Metadata
+from wire.classification import Classified, ClassifyRequest
 from wire.deadline import Deadline
 from wire.errors import InvalidRequest, WeirError
 from wire.grpc_client import InferenceClient
@@ -245,6 +246,54 @@ class AnswerStream:
         return Answer(text="".join(self._text), **shared, first_chunk_ms=self._first_ms, total_ms=self._elapsed_ms())
 
 
+class ClassifyOptions(TypedDict, total=False):
+    """What may be said beside the text; see Options. `top_labels` bounds the scores told (0: all)."""
+
+    model: str
+    text_pair: str
+    tier: Literal["auto", "edge_only", "cloud_only"]
+    max_risk: float
+    top_labels: int
+    return_logits: bool
+    deadline_s: float
+    session_id: str
+    tenant: str
+    site: str
+    request_class: str
+    value: float
+    priority: int
+    subject: str
+    idempotency_key: str
+    request_id: str
+    traceparent: str
+
+
+def build_classify_request(text: str, options: ClassifyOptions) -> ClassifyRequest:
+    """The request for a text's label. Raises InvalidRequest."""
+    unknown = set(options) - set(ClassifyOptions.__annotations__)
+    if unknown:
+        raise TypeError(f"unknown option {sorted(unknown)[0]!r}; known: {', '.join(ClassifyOptions.__annotations__)}")
+    return ClassifyRequest(
+        model=options.get("model", ""),
+        text=text,
+        text_pair=options.get("text_pair", ""),
+        constraints=Constraints(_constraint(options.get("tier", "auto")), options.get("max_risk")),
+        context=Context(
+            options.get("session_id", ""),
+            options.get("tenant", ""),
+            options.get("site", ""),
+            options.get("request_class", ""),
+            options.get("value"),
+            options.get("priority", 0),
+            options.get("subject", ""),
+        ),
+        request_id=options.get("request_id", ""),
+        idempotency_key=options.get("idempotency_key", ""),
+        top_labels=options.get("top_labels", 0),
+        return_logits=options.get("return_logits", False),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Bearer:
     """Identity by a bearer token; without one, no metadata."""
@@ -279,6 +328,12 @@ class AsyncClient:
             async for _ in stream:
                 pass
             return stream.final
+
+    async def classify(self, text: str, **options: Unpack[ClassifyOptions]) -> Classified:
+        """The text's label, with every label's score and where it came from. Raises WeirError."""
+        deadline = Deadline.after(options.get("deadline_s", DEFAULT_DEADLINE_S))
+        call = Call(deadline, options.get("traceparent", ""))
+        return await self._service.classify(build_classify_request(text, options), call)
 
     async def describe(self, *, deadline_s: float = 5.0) -> Description:
         """What the node serves. Raises WeirError."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from wire.classification import ClassifyRequest
 from wire.errors import NotSupported
 from wire.messages import GenerateRequest
 
@@ -26,6 +27,19 @@ _NEEDED: dict[str, Callable[[GenerateRequest], bool]] = {
 }
 
 
+CLASSIFY = "classify"
+_CLASSIFY_NEEDED: dict[str, Callable[[ClassifyRequest], bool]] = {
+    CLASSIFY: lambda _: True,
+    "text_pair": lambda r: bool(r.text_pair),
+    "logits": lambda r: r.return_logits,
+}
+
+
+def classify_needs(request: ClassifyRequest) -> frozenset[str]:
+    """As `needs`, of a request to label a text."""
+    return frozenset(name for name, needed in _CLASSIFY_NEEDED.items() if needed(request))
+
+
 def needs(request: GenerateRequest) -> frozenset[str]:
     """The capabilities this request cannot do without."""
     return frozenset(name for name, needed in _NEEDED.items() if needed(request))
@@ -33,6 +47,15 @@ def needs(request: GenerateRequest) -> frozenset[str]:
 
 def demand_capable(request: GenerateRequest, capabilities: Collection[str], who: str) -> None:
     """Raises NotSupported, naming what of the request `who` does not serve."""
-    missing = sorted(needs(request).difference(capabilities))
+    _demand(needs(request), capabilities, who)
+
+
+def demand_classifies(request: ClassifyRequest, capabilities: Collection[str], who: str) -> None:
+    """Raises NotSupported, naming what of the request `who` does not serve."""
+    _demand(classify_needs(request), capabilities, who)
+
+
+def _demand(needed: frozenset[str], capabilities: Collection[str], who: str) -> None:
+    missing = sorted(needed.difference(capabilities))
     if missing:
         raise NotSupported(f"{who} does not serve {', '.join(missing)}; leave it out or ask a tier that does")

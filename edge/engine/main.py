@@ -1,5 +1,7 @@
 """The engine process: one model, one batcher, served over gRPC on a unix socket.
 
+`serve_engine` is what every engine process does, whatever its model's task.
+
 It listens before it has loaded, so that a launcher sees it starting. It ends with 0 after a signal,
 with BROKEN when the model broke, with SHORT for too little memory, with UNUSABLE when the release cannot
 be served at all.
@@ -12,6 +14,9 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import grpc.aio
 
@@ -20,8 +25,10 @@ from edge.engine.model import Opener, open_model
 from edge.engine.room import Memory
 from edge.engine.service import EngineService
 from wire.channel import bind, open_server
+from wire.classification import Classifies
 from wire.errors import Overloaded, WeirError
 from wire.grpc_server import HealthReporter, add_engine_control, add_inference
+from wire.service import EngineControl, InferenceService
 
 REASON_NAME = "engine.reason"  # beside the socket
 UNUSABLE = 69
@@ -35,8 +42,45 @@ _STOP_GRACE_S = 5.0
 _BROKEN_GRACE_S = 0.5
 
 
+class Place(Protocol):
+    """Of an engine's configuration, where it listens and how long a call without a deadline has."""
+
+    @property
+    def socket(self) -> Path: ...
+    @property
+    def default_deadline_s(self) -> float: ...
+
+
+class EngineProcess(InferenceService, EngineControl, Protocol):
+    """What an engine process serves."""
+
+    async def load(self) -> None:
+        """Raises NotFound, PreconditionFailed, Overloaded."""
+        ...
+
+    def close(self) -> None:
+        """Fails what runs as Unavailable and ends the threads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Faces:
+    """What of Inference is served beside Generate and Describe."""
+
+    classifies: Classifies | None = None
+
+
 async def serve(config: EngineConfig, opener: Opener = open_model, look: Callable[[], Memory] | None = None) -> int:
     """Serves until a signal or a broken model; returns the exit code. See Weights for `look`."""
+
+    def make(broken: Callable[[str], None]) -> tuple[EngineProcess, Faces]:
+        return EngineService(config, broken=broken, opener=opener, look=look), Faces()
+
+    return await serve_engine(config, make)
+
+
+async def serve_engine(place: Place, make: Callable[[Callable[[str], None]], tuple[EngineProcess, Faces]]) -> int:
+    """Serves what `make` makes until a signal, or until it says that it is broken; returns the exit code."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -46,37 +90,35 @@ async def serve(config: EngineConfig, opener: Opener = open_model, look: Callabl
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
-    service = EngineService(config, broken=lambda _detail: end(BROKEN), opener=opener, look=look)
+    service, faces = make(lambda _detail: end(BROKEN))
     server = open_server()
-    add_inference(server, service, config.default_deadline_s)
-    add_engine_control(server, service, config.default_deadline_s)
+    add_inference(server, service, place.default_deadline_s, classifies=faces.classifies)
+    add_engine_control(server, service, place.default_deadline_s)
     health = HealthReporter(server, ("Inference", "EngineControl"))
     await health.set(False)
-    bind(server, f"unix:{config.socket}")
+    bind(server, f"unix:{place.socket}")
     await server.start()
-    loading = asyncio.create_task(_load(config, service, health, end))
+    loading = asyncio.create_task(_load(place, service, health, end))
     code = await ended
     loading.cancel()
     await _stop(server, service, health, code)
     return code
 
 
-async def _load(
-    config: EngineConfig, service: EngineService, health: HealthReporter, end: Callable[[int], None]
-) -> None:
+async def _load(place: Place, service: EngineProcess, health: HealthReporter, end: Callable[[int], None]) -> None:
     try:
         await service.load()
     except WeirError as error:
         _log.error("the release cannot be served: %s", error.message)
         with contextlib.suppress(OSError):  # for the launcher, which keeps it as the reason
-            config.socket.with_name(REASON_NAME).write_text(error.message)
+            place.socket.with_name(REASON_NAME).write_text(error.message)
         end(SHORT if isinstance(error, Overloaded) else UNUSABLE)
         return
     await health.set(True)
     _log.info("ready")
 
 
-async def _stop(server: grpc.aio.Server, service: EngineService, health: HealthReporter, code: int) -> None:
+async def _stop(server: grpc.aio.Server, service: EngineProcess, health: HealthReporter, code: int) -> None:
     await health.set(False)
     if code == 0:
         await server.stop(_STOP_GRACE_S)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from edge.engine.candidate import Candidate
 from edge.engine.config import EngineConfig
 from edge.engine.job import Served
 from release.errors import ReleaseError
@@ -35,10 +36,10 @@ class Model:
     load_ms: float
     here: Callable[[], tuple[int, ...]] | None = None  # the precisions that lie in the folder now
 
-    @staticmethod
-    def describe(info: ModelInfo, here: Callable[[], tuple[int, ...]] | None) -> ModelInfo:
-        """`info` of a model, with what has come into its folder since it was loaded."""
-        return info if here is None else replace(info, precisions_available=here())
+    @property
+    def weights(self) -> object:
+        """What the memory belongs to."""
+        return self.served.steps
 
     def answers_to(self, name: str) -> bool:
         """Whether a request for `name` is meant for this model; empty is the default model."""
@@ -82,28 +83,17 @@ class Model:
         return asked
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
-    """A verified release that is not in memory yet. Loading it takes at most `needed_bytes` more memory.
-
-    `load` takes a while: not in the event loop. It raises PreconditionFailed, and Overloaded for too little memory.
-    """
-
-    release: str
-    precision: int
-    needed_bytes: int
-    load: Callable[[], Model]
-
-
 class Opener(Protocol):
     """Verifies a release for serving: `open_model`, or what stands in for it."""
 
     def __call__(
         self, config: EngineConfig, directory: Path, precision: int, known: Tokenizer | None, /
-    ) -> Candidate: ...
+    ) -> Candidate[Model]: ...
 
 
-def open_model(config: EngineConfig, directory: Path, precision: int, known: Tokenizer | None = None) -> Candidate:
+def open_model(
+    config: EngineConfig, directory: Path, precision: int, known: Tokenizer | None = None
+) -> Candidate[Model]:
     """Verifies a release and reads its tokenizer. Takes a while: not in the event loop.
 
     `known` is the tokenizer that serves meanwhile. Raises NotFound or PreconditionFailed.
@@ -111,7 +101,7 @@ def open_model(config: EngineConfig, directory: Path, precision: int, known: Tok
     if not directory.is_dir():
         raise NotFound(f"there is no release folder {directory}")
     other = frozenset({graph_name(8), PLANE_LO}) if precision == 4 else frozenset({graph_name(4)})
-    with _refusals():
+    with refusals():
         release = open_release(directory, skip=other)
         if precision not in release.precisions:
             have = ", ".join(map(str, release.precisions)) or "none"
@@ -122,7 +112,8 @@ def open_model(config: EngineConfig, directory: Path, precision: int, known: Tok
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def refusals() -> Iterator[None]:
+    """What opening or loading a release can raise, as what a caller of the engine is told."""
     try:
         yield
     except (ReleaseError, GraphError, TokenizerError, OSError) as error:
@@ -133,7 +124,7 @@ def _refusals() -> Iterator[None]:
 
 def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tokenizer) -> Model:
     manifest = release.manifest
-    with _refusals():
+    with refusals():
         loaded = load_model(
             release,
             precision,

@@ -16,14 +16,15 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 from edge.engine.batcher import Batcher
 from edge.engine.config import EngineConfig
 from edge.engine.job import Ended, Job, Token
-from edge.engine.model import Opener, open_model
+from edge.engine.model import Model, Opener, open_model
 from edge.engine.room import Memory
-from edge.engine.weights import Weights
+from edge.engine.weights import Making, Weights
 from router import confidence
 from runtime.ort.sampling import SamplingParams
 from runtime.version import weir_version
@@ -67,7 +68,8 @@ class EngineService:
         self._limits, self._version = RequestLimits(), weir_version()
         self._here = 0
         self._draining = False
-        self._weights = Weights(config, broken, opener, look)
+        making = Making(partial(opener, config), partial(_begin, config), _switch)
+        self._weights: Weights[Model, Batcher] = Weights(config, broken, making, look)
         self._tokenizing = ThreadPoolExecutor(_TOKENIZING_THREADS, "tokenize")
 
     async def load(self) -> None:
@@ -223,6 +225,14 @@ class EngineService:
             raise Unavailable("this engine is draining; try again, another one takes over")
         if self._weights.state == "starting":
             self._weights.serving()
+
+
+def _begin(config: EngineConfig, model: Model, broken: Callable[[str], None], retired: Callable[[], None]) -> Batcher:
+    return Batcher(model.served, config.slots, config.max_queue, broken, retired)
+
+
+def _switch(batcher: Batcher, model: Model) -> None:
+    batcher.switch(model.served)
 
 
 def _sampling(s: Sampling) -> SamplingParams:

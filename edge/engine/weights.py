@@ -9,7 +9,8 @@ Two ways, told by how much room there is (edge.engine.room):
               wait. If the new one fails, the old one is loaded again, and the failure is told
 
 Files are verified before anybody waits. One change at a time; a caller of `put` that leaves does not
-stop it half-way. Must not know: gRPC, prompts, routing.
+stop it half-way. What a model is and what runs it comes in as a Making: a decoder and its batcher, or a
+classifier and its own. Must not know: gRPC, prompts, routing.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from edge.engine.batcher import Batcher
-from edge.engine.config import EngineConfig
+from edge.engine.candidate import Candidate
 from edge.engine.gate import Gate
-from edge.engine.model import Candidate, Model, Opener
 from edge.engine.room import Memory, Room, room_for
 from runtime import memory
+from runtime.tokenizer import Tokenizer
 from wire.deadline import Deadline
 from wire.errors import Overloaded, PreconditionFailed, Unavailable, WeirError
 from wire.messages import Activation, ModelInfo
@@ -48,24 +49,93 @@ _T = TypeVar("_T")
 _log = logging.getLogger("weir.edge.engine")
 
 
-class Weights:
+class Loaded(Protocol):
+    """One release at one precision in memory; `weights` is the object whose end gives that memory back."""
+
+    @property
+    def directory(self) -> Path: ...
+    @property
+    def info(self) -> ModelInfo: ...
+    @property
+    def load_ms(self) -> float: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def here(self) -> Callable[[], tuple[int, ...]] | None:
+        """The precisions that lie in the folder now."""
+        ...
+
+    @property
+    def weights(self) -> object: ...
+
+
+class Running(Protocol):
+    """What runs requests on models: a thread, a queue before it."""
+
+    @property
+    def active(self) -> int: ...
+    @property
+    def queued(self) -> int: ...
+    @property
+    def decode_steps(self) -> int: ...
+    @property
+    def left_s(self) -> float:
+        """Seconds until what is here has ended: rarely too few."""
+        ...
+
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+M = TypeVar("M", bound=Loaded)
+R = TypeVar("R", bound=Running)
+
+
+class Needs(Protocol):
+    """Of an engine's configuration, what weights are loaded by."""
+
+    @property
+    def release_dir(self) -> Path: ...
+    @property
+    def precision(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def memory_budget_bytes(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Making(Generic[M, R]):
+    """How a release becomes something that answers.
+
+    `open` verifies one (directory, precision, the tokenizer that serves meanwhile); `begin` runs a model (told when
+    it broke, told when a model was let go); `switch` has new requests run on another, running ones finish.
+    """
+
+    open: Callable[[Path, int, Tokenizer | None], Candidate[M]]
+    begin: Callable[[M, Callable[[str], None], Callable[[], None]], R]
+    switch: Callable[[R, M], None]
+
+
+class Weights(Generic[M, R]):
     """The model in force, its batcher, and the gate before them. Lives in one event loop."""
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: Needs,
         broken: Callable[[str], None],
-        opener: Opener,
+        making: Making[M, R],
         look: Callable[[], Memory] | None = None,
     ) -> None:
         """`broken` is told when nothing can be served any more and the process must be replaced.
 
         `look` tells how much memory there is; None: the process and its system are asked.
         """
-        self._config, self._tell_broken, self._opener = config, broken, opener
+        self._config, self._tell_broken, self._making = config, broken, making
         self.gate = Gate()
-        self._model: Model | None = None
-        self._batcher: Batcher | None = None
+        self._model: M | None = None
+        self._batcher: R | None = None
         self._info: tuple[ModelInfo, Callable[[], tuple[int, ...]] | None] | None = None
         self._detail = ""
         self._broken = self._closed = False
@@ -96,7 +166,7 @@ class Weights:
         if self._info is None:
             return None
         info, here = self._info
-        return Model.describe(info, here)
+        return info if here is None else replace(info, precisions_available=here())
 
     @property
     def active(self) -> int:
@@ -111,7 +181,7 @@ class Weights:
     def decode_steps(self) -> int:
         return self._steps_before + (self._batcher.decode_steps if self._batcher else 0)
 
-    def serving(self) -> tuple[Model, Batcher]:
+    def serving(self) -> tuple[M, R]:
         """What answers now; ask inside the gate. Raises Unavailable."""
         if self._broken:
             raise Unavailable("the engine lost its weights and is being restarted; try again")
@@ -165,14 +235,14 @@ class Weights:
                 return await self._beside(candidate)
             return await self._instead(candidate, verdict.text, deadline)
 
-    async def _beside(self, candidate: Candidate) -> Activation:
+    async def _beside(self, candidate: Candidate[M]) -> Activation:
         fresh = await self._run(candidate.load)
         _, batcher = self.serving()
-        batcher.switch(fresh.served)
+        self._making.switch(batcher, fresh)
         self._now(fresh, candidate)
         return _activation(fresh)
 
-    async def _instead(self, candidate: Candidate, short: str, deadline: Deadline) -> Activation:
+    async def _instead(self, candidate: Candidate[M], short: str, deadline: Deadline) -> Activation:
         load_s, began = self._load_s(candidate), time.monotonic()
         drain_s = min(_DRAIN_S, deadline.remaining_s() - load_s)
         self._opens_at = began + min(self.serving()[1].left_s, _DRAIN_S) + load_s
@@ -193,7 +263,7 @@ class Weights:
         pause_ms = (time.monotonic() - began) * 1e3
         return _activation(fresh, pause_ms, f"switched with a short queue, as memory does not hold both: {short}")
 
-    async def _exchange(self, candidate: Candidate) -> Model:
+    async def _exchange(self, candidate: Candidate[M]) -> M:
         """Lets the old weights go and loads the new ones, or the old ones again."""
         directory, precision = await self._let_go()
         failure, short = "", False
@@ -223,7 +293,7 @@ class Weights:
     async def _let_go(self) -> tuple[Path, int]:
         """Nobody is inside the gate. Ends the batcher and gives the memory of its weights back."""
         model, batcher = self.serving()
-        was, old = (model.directory, model.info.precision), weakref.ref(model.served.steps)
+        was, old = (model.directory, model.info.precision), weakref.ref(model.weights)
         self._steps_before += batcher.decode_steps
         self._model = self._batcher = None
         await self._run(batcher.close)
@@ -237,26 +307,25 @@ class Weights:
             _log.warning("the old weights are still held by something: their memory was not given back")
         return was
 
-    def _begin(self, model: Model, candidate: Candidate) -> None:
-        config = self._config
-        self._batcher = Batcher(model.served, config.slots, config.max_queue, self._tell_broken, self._retired)
+    def _begin(self, model: M, candidate: Candidate[M]) -> None:
+        self._batcher = self._making.begin(model, self._tell_broken, self._retired)
         self._now(model, candidate)
 
-    def _now(self, model: Model, candidate: Candidate) -> None:
+    def _now(self, model: M, candidate: Candidate[M]) -> None:
         self._model, self._info = model, (model.info, model.here)
         self._seconds_per_byte = model.load_ms / 1e3 / max(candidate.needed_bytes, 1)
 
-    def _load_s(self, candidate: Candidate) -> float:
+    def _load_s(self, candidate: Candidate[M]) -> float:
         return _CAUTION * self._seconds_per_byte * candidate.needed_bytes
 
     def _retired(self) -> None:
         if not self._closed:
             self._loading.submit(memory.trim)
 
-    async def _check(self, directory: Path, precision: int, beside: Model | None = None) -> Candidate:
+    async def _check(self, directory: Path, precision: int, beside: M | None = None) -> Candidate[M]:
         known = None if beside is None else beside.tokenizer
         return await asyncio.get_running_loop().run_in_executor(
-            self._checking, self._opener, self._config, directory, precision, known
+            self._checking, self._making.open, directory, precision, known
         )
 
     async def _run(self, work: Callable[[], _T]) -> _T:
@@ -287,7 +356,7 @@ def _give_back() -> None:
     memory.trim()
 
 
-def _activation(model: Model, pause_ms: float = 0.0, note: str = "") -> Activation:
+def _activation(model: Loaded, pause_ms: float = 0.0, note: str = "") -> Activation:
     info = model.info
     return Activation(info.release, info.precision, info.weight_digest, model.load_ms, pause_ms, note)
 

@@ -1,4 +1,4 @@
-"""The updater of this node, made and joined; of a node without a store there is none."""
+"""The updaters of a node, one per model, made and joined; of a node without a store there is none."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from edge.activation import Activator
 from edge.calibration import Calibrated
@@ -21,9 +22,9 @@ from edge.updater.catalogue import Catalogues
 from edge.updater.fetch import Fetcher
 from edge.updater.ledger import Ledger
 from edge.updater.loop import Updater
-from edge.updater.parts import UpdaterParts, UpdaterSettings
-from edge.updater.sources import Source, source_at
-from edge.updater.status import StatusFile
+from edge.updater.parts import Needed, UpdaterParts, UpdaterSettings
+from edge.updater.sources import source_at
+from edge.updater.status import STATUS_NAME, StatusFile
 from edge.updater.trials import TrialParts, Trials, TrialSettings
 from edge.upstream import UpstreamState
 from release.manifest import Manifest
@@ -55,7 +56,6 @@ class Updating:
     """An updater and what has to be closed with it."""
 
     updater: Updater
-    sources: tuple[Source, ...]
 
     async def run(self) -> None:
         """Until cancelled. What breaks in here must not take the servers along: it is told and begun anew."""
@@ -73,8 +73,33 @@ class Updating:
                 tell("the updater broke (%s); it begins anew in %.0f s, and what serves goes on", text, wait_s)
             await asyncio.sleep(wait_s)
 
+
+class Shared:
+    """What the updaters of a node's models share: the store and the way to it, one catalogue, one budget."""
+
+    def __init__(self, config: EdgeConfig, store_dir: Path, sink: Sink) -> None:
+        self.store, self.slots = Store(store_dir, config.keep_free_bytes), SlotFile(store_dir)
+        siblings = tuple(source_at(url, costs=False) for url in config.siblings)
+        repository = (source_at(config.repository),) if config.repository else ()
+        self._sources = (*repository, *siblings)
+        clock, uniform = time.monotonic, random.SystemRandom().random
+        # The repository is asked first for what is offered: a sibling may be behind. For files it is the last.
+        self.catalogues = Catalogues(self.store, config.trusted_root, self._sources, sink, clock, now=_now)
+        self.fetcher = Fetcher(self.store, (*siblings, *repository), sink, clock, uniform)
+        self.ledger = Ledger(store_dir / _SPENT_NAME, _now)
+        self.turn = asyncio.Lock()
+        self.updaters: list[Updater] = []
+
+    def needed_beside(self, updater: Updater) -> Needed:
+        """What must stay in the store for the other models."""
+        needed = Needed()
+        for other in self.updaters:
+            if other is not updater:
+                needed = needed | other.needed()
+        return needed
+
     async def close(self) -> None:
-        for source in self.sources:
+        for source in self._sources:
             await source.close()
 
 
@@ -91,26 +116,22 @@ class Suspicious:
             self.suspect(event.release)
 
 
-def make_updating(config: EdgeConfig, around: Around, suspicious: Suspicious) -> Updating | None:
-    """None without a store."""
-    if config.store_dir is None:
-        return None
-    store, slots = Store(config.store_dir, config.keep_free_bytes), SlotFile(config.store_dir)
-    siblings = tuple(source_at(url, costs=False) for url in config.siblings)
-    repository = (source_at(config.repository),) if config.repository else ()
+def make_updating(config: EdgeConfig, around: Around, suspicious: Suspicious, shared: Shared) -> Updating:
+    """Of one model. The first that is made asks for the catalogue, for all of them."""
+    store, slots, first = shared.store, shared.slots, not shared.updaters
     clock, uniform, sink, local = time.monotonic, random.SystemRandom().random, around.sink, around.local
     trials = Trials(
         TrialParts(store, slots, local, around.activator, sink, clock, around.calibrated.add),
         TrialSettings(pinned=_pinned(config)),
     )
+    status = STATUS_NAME if first else f"status-{config.engine_socket.parent.name}.json"
     parts = UpdaterParts(
         store,
-        # The repository is asked first for what is offered: a sibling may be behind. For files it is the last.
-        Catalogues(store, config.trusted_root, (*repository, *siblings), sink, clock, now=_now),
-        Fetcher(store, (*siblings, *repository), sink, clock, uniform),
+        shared.catalogues,
+        shared.fetcher,
         trials,
-        Ledger(config.store_dir / _SPENT_NAME, _now),
-        StatusFile(config.store_dir, config.node),
+        shared.ledger,
+        StatusFile(store.root, config.node, status),
         _view(config, around),
         lambda: _active(around.state),
         lambda: local.served.release if local.served is not None else "",
@@ -120,15 +141,25 @@ def make_updating(config: EdgeConfig, around: Around, suspicious: Suspicious) ->
         clock,
         _now,
         uniform,
+        lambda: shared.needed_beside(updater),
+        shared.turn,
     )
-    updater = Updater(parts, slots, _settings(config))
+    updater = Updater(parts, slots, _settings(config, refreshes=first))
+    shared.updaters.append(updater)
     suspicious.suspect = updater.suspect
-    return Updating(updater, (*repository, *siblings))
+    return Updating(updater)
 
 
-def _settings(config: EdgeConfig) -> UpdaterSettings:
+def _settings(config: EdgeConfig, *, refreshes: bool) -> UpdaterSettings:
     transfer = TransferSettings(_pinned(config), config.metered, config.bytes_per_day, config.bandwidth_share)
-    return UpdaterSettings(config.model, config.release_pin, config.update_interval_s, transfer)
+    return UpdaterSettings(
+        config.model,
+        config.release_pin,
+        config.update_interval_s,
+        transfer,
+        named=config.named_in_store,
+        refreshes=refreshes,
+    )
 
 
 def _view(config: EdgeConfig, around: Around) -> Callable[[Manifest], TransferView]:

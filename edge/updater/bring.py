@@ -77,7 +77,8 @@ class Bringer:
                 return True
             raise OutOfSpace(plan.text)
         try:
-            await self._part(coming, plan.fetch)
+            async with self._parts.turn:
+                await self._part(coming, plan.fetch)
         except Superseded:
             return True
         finally:
@@ -111,6 +112,7 @@ class Bringer:
         store, looked_at = self._parts.store, self.looked_at
 
         def work() -> int:
+            others = self._parts.others()
             with store.locked():
                 # What was carried here since the last look: nobody has judged it yet.
                 fresh = {
@@ -119,7 +121,8 @@ class Bringer:
                     if found.manifest.id not in looked_at
                     and store.complete(found.manifest.id, first_part(found.manifest))
                 }
-                return store.collect(filter(None, keep | fresh), manifest, objects)
+                kept = filter(None, keep | fresh | others.releases)
+                return store.collect(kept, manifest, (*objects, *others.objects), others.coming)
 
         freed = await in_thread(work)
         if freed:

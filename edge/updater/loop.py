@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from edge.releases import model_among, precisions_here
+from edge.releases import SERVED_TASKS, model_among, precisions_here
 from edge.slot_file import SlotFile
 from edge.slots import Slots
 from edge.updater.bring import Bringer
 from edge.updater.events import ReleaseKept
 from edge.updater.held import Held
-from edge.updater.parts import UpdaterParts, UpdaterSettings
+from edge.updater.parts import Needed, UpdaterParts, UpdaterSettings
 from edge.updater.sources import Source
 from edge.updater.status import Status
 from edge.updater.threads import in_thread
@@ -68,6 +68,20 @@ class Updater:
             problem=self._problem or self._parts.catalogues.problem,
         )
 
+    def needed(self) -> Needed:
+        """What must stay in the store for this model; everything of it as long as nothing was settled. Blocking."""
+        model, coming = self._bringer.model or self._settings.model, self._bringer.coming
+        kept = self._slots.read(model).held | {self._wanted.release, self._parts.served()}
+        of_model = {
+            found.manifest.id: found.manifest for found in self._parts.store.found() if found.manifest.name == model
+        }
+        for release, manifest in of_model.items():
+            if not self._settled or self._is_ahead(manifest):
+                kept |= {release}
+        if coming is None:
+            return Needed(kept)
+        return Needed(kept, (coming.manifest,), (coming.sha256,))
+
     def suspect(self, release: str) -> None:
         """An engine could not load it: its files are looked at."""
         self._suspects.add(release)
@@ -78,7 +92,8 @@ class Updater:
         await self._parts.catalogues.load()
         try:
             async with asyncio.TaskGroup() as loops:
-                loops.create_task(self._refreshing())
+                if self._settings.refreshes:
+                    loops.create_task(self._refreshing())
                 loops.create_task(self._bringing())
                 loops.create_task(self._adopting())
         finally:
@@ -171,14 +186,17 @@ class Updater:
         self._here = await in_thread(self._held.look)
         self._bringer.looked_at = frozenset(self._here)
         known = self._parts.catalogues.known
-        offers = () if known is None else known.offers
-        manifests = [found.manifest for found in self._here.values()]
+        # What this version cannot serve is not there for it.
+        offers = () if known is None else tuple(offer for offer in known.offers if offer.task in SERVED_TASKS)
+        manifests = [found.manifest for found in self._here.values() if found.manifest.task in SERVED_TASKS]
         names = {offer.model for offer in offers} | {manifest.name for manifest in manifests}
-        model = self._bringer.model = model_among(names, self._settings.model)
+        model = self._bringer.model = model_among(names, self._settings.model, named=self._settings.named)
         if not model:
-            if names:
+            if names and self._settings.named:
+                self._problem = f"no release of {self._settings.model} is offered or here"
+            elif names:
                 listed = ", ".join(sorted(names))
-                self._problem = f"there are releases of {listed}; say which to serve with model"
+                self._problem = f"there are releases of {listed}; say which to serve with model or models"
             self._wanted, self._bringer.target = Wanted(""), ""
             return
         self._now = await in_thread(self._slots.read, model)

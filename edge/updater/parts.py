@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,6 +34,20 @@ class UpdaterSettings:
     first_retry_s: float = 2.0
     most_retry_s: float = 300.0
     told_every_s: float = 5.0
+    named: bool = False  # one of several models: only releases called `model` are its own
+    refreshes: bool = True  # of several models one asks for the catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What must stay in the store for one model: releases, what is on its way, and objects."""
+
+    releases: frozenset[str] = frozenset()
+    coming: tuple[Manifest, ...] = ()
+    objects: tuple[str, ...] = ()
+
+    def __or__(self, other: Needed) -> Needed:
+        return Needed(self.releases | other.releases, self.coming + other.coming, self.objects + other.objects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +72,5 @@ class UpdaterParts:
     clock: Clock
     now: Callable[[], datetime]
     uniform: Uniform
+    others: Callable[[], Needed] = Needed  # what the node's other models need; asked in threads
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one part at a time comes over the link

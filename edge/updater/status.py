@@ -65,8 +65,9 @@ class Status:
 class StatusFile:
     """Blocking."""
 
-    def __init__(self, store_dir: Path, node: str) -> None:
-        self._path, self._node = store_dir / STATUS_NAME, node
+    def __init__(self, store_dir: Path, node: str, name: str = STATUS_NAME) -> None:
+        """`name`: of several models the first has status.json, each other a file of its own beside it."""
+        self._path, self._node = store_dir / name, node
         self._written = Status(model="\0")
 
     def write(self, status: Status, now: datetime) -> None:

@@ -97,6 +97,7 @@ def _build(
             quality=weights.errors(digest),
             labels=found.labels,
             task=CLASSIFY,
+            labelling=found.labelling,
         )
     )
     (out / MANIFEST_NAME).write_text(write(manifest), encoding="utf-8")

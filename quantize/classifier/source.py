@@ -7,8 +7,8 @@ several outputs, branches and graphs that are quantized already are refused by n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from quantize.architecture import read_json
 from quantize.errors import UnsupportedArchitecture
-from release.manifest import TOKENIZER, TOKENIZER_CONFIG, Architecture
+from release.manifest import TOKENIZER, TOKENIZER_CONFIG, Architecture, Labelling
 
 PLACES = ("model.onnx", "onnx/model.onnx")
 _NEEDED, _MAY = ("input_ids", "attention_mask"), ("token_type_ids",)
@@ -39,6 +39,7 @@ class ReadyMade:
     output: str
     labels: tuple[str, ...]
     architecture: Architecture
+    labelling: Labelling = field(default_factory=Labelling)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -77,7 +78,8 @@ def read_ready_made(path: Path) -> ReadyMade:
     labels = _labels(path, config)
     if count is not None and count != len(labels):
         raise UnsupportedArchitecture(f"{graph} gives {count} values a text, but {len(labels)} labels are named")
-    return ReadyMade(path, graph, model, output, labels, _architecture(path, config))
+    labelling = _labelling(path, config, labels, model)
+    return ReadyMade(path, graph, model, output, labels, _architecture(path, config), labelling)
 
 
 def _check_nodes(graph: Path, model: Any) -> None:
@@ -146,6 +148,28 @@ def _labels(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
     if len(labels) < 2 or len(set(labels)) != len(labels):
         raise UnsupportedArchitecture(f"{path} must name at least two labels, each once")
     return labels
+
+
+def _labelling(path: Path, config: Mapping[str, Any], labels: Sequence[str], model: Any) -> Labelling:
+    """How its logits become labels, as config.json says, and what texts it takes, as its tokenizer and graph do.
+
+    `problem_type` multi_label_classification makes labels that do not exclude each other; `thresholds` maps some of
+    them to the probability they hold from, where that is not 0.5.
+    """
+    many = config.get("problem_type") == "multi_label_classification"
+    given = config.get("thresholds") or {}
+    if not isinstance(given, Mapping) or set(given) - set(labels) or (given and not many):
+        raise UnsupportedArchitecture(
+            f"{path}: thresholds must map labels to numbers, of a model whose problem_type is multi_label_classification"
+        )
+    names = {entry.name for entry in model.graph.input}
+    pairs = _MAY[0] in names or config.get("model_type") in _AFTER_PADDING
+    cuts = read_json(path / TOKENIZER).get("truncation") is not None
+    thresholds = tuple(float(given.get(label, 0.5)) for label in labels) if given else ()
+    try:
+        return Labelling(many, thresholds, pairs, cuts)
+    except ValueError as error:
+        raise UnsupportedArchitecture(f"{path}: {error}") from error
 
 
 def _architecture(path: Path, config: Mapping[str, Any]) -> Architecture:

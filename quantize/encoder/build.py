@@ -29,13 +29,14 @@ from quantize.nest import Nester, RoundToNearest
 from quantize.progress import Progress, Silent
 from quantize.release_weights import ReleaseWeights
 from quantize.room import publish, room
-from quantize.verdicts import LabelledText, digest, read_csv
+from quantize.verdicts import Answers, LabelledText, digest, read_csv, several
 from release.folder import describe_file
 from release.manifest import (
     MANIFEST_NAME,
     TOKENIZER,
     TOKENIZER_CONFIG,
     CloudReference,
+    Labelling,
     Manifest,
     QualityFigure,
     Recipe,
@@ -170,6 +171,7 @@ class _Builder:
                 quality=(*weights.errors(source_digest), *self._held_out(accuracy, held_out)),
                 labels=head.labels,
                 task=CLASSIFY,
+                labelling=Labelling(multi_label=several(self._items), truncates=True),  # texts are cut for the fit too
             )
         )
         (self._out / MANIFEST_NAME).write_text(write(manifest), encoding="utf-8")
@@ -197,10 +199,9 @@ class _Builder:
         self._progress.finish("fitting the head")
         if unseen is None:
             return head, None
-        chosen = head.logits(unseen).argmax(1)
-        return head, float(
-            np.mean([head.labels[index] == item.label for index, item in zip(chosen, held_out, strict=True)])
-        )
+        rule = Answers(head.labels, Labelling(multi_label=several(self._items)))
+        answers = map(rule.answer, head.logits(unseen))
+        return head, float(np.mean([answer == item.label for answer, item in zip(answers, held_out, strict=True)]))
 
     def _weights(self, head: Head, nester: Nester) -> ReleaseWeights:
         task, layers = "quantizing weights", self._encoder.architecture.layers

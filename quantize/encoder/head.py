@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantize.errors import QuantizeError
-from quantize.verdicts import LabelledText
+from quantize.verdicts import LabelledText, several
 from release.planes import Floats
 
 HELD_OUT = 0.1
@@ -60,12 +60,17 @@ def split(
 
 def check(items: Sequence[LabelledText]) -> tuple[str, ...]:
     """The labels, sorted. Raises QuantizeError where no head can be fitted on them."""
-    labels = tuple(sorted({item.label for item in items}))
-    if not 1 < len(labels) <= _MOST_LABELS:
+    labels = tuple(sorted({label for item in items for label in _labels(item)}))
+    least = 1 if several(items) else 2
+    if not least <= len(labels) <= _MOST_LABELS:
         raise QuantizeError(
-            f"the labelled texts have {len(labels)} labels: a classifier needs at least 2 and takes {_MOST_LABELS}"
+            f"the labelled texts have {len(labels)} labels: a classifier needs at least {least} and takes {_MOST_LABELS}"
         )
     return labels
+
+
+def _labels(item: LabelledText) -> tuple[str, ...]:
+    return (item.label,) if item.labels is None else item.labels
 
 
 def fit(features: Floats, items: Sequence[LabelledText], seed: int = SEED) -> Head:
@@ -75,6 +80,10 @@ def fit(features: Floats, items: Sequence[LabelledText], seed: int = SEED) -> He
 
     labels = check(items)
     mean, spread = features.mean(0), features.std(0) + 1e-6
+    if several(items):
+        weight, bias = _one_by_one((features - mean) / spread, items, labels, seed)
+        folded = (weight / spread).astype(np.float32)
+        return Head(labels, folded, (bias - folded @ mean).astype(np.float32))
     numbers = {label: number for number, label in enumerate(labels)}
     wanted: NDArray[np.int64] = np.array([numbers[item.label] for item in items])
     model = LogisticRegression(C=_INVERSE_PENALTY, max_iter=_MOST_STEPS, random_state=seed)
@@ -87,3 +96,26 @@ def fit(features: Floats, items: Sequence[LabelledText], seed: int = SEED) -> He
         weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
     folded = (weight / spread).astype(np.float32)
     return Head(labels, folded, (bias - folded @ mean).astype(np.float32))
+
+
+def _one_by_one(
+    standard: Floats, items: Sequence[LabelledText], labels: Sequence[str], seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A yes or no for every label, each fitted by itself; one that all texts have, or none, gets its share alone."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    weight, bias = np.zeros((len(labels), standard.shape[1])), np.zeros(len(labels))
+    for index, label in enumerate(labels):
+        held: NDArray[np.bool_] = np.array([label in _labels(item) for item in items])
+        count = int(held.sum())
+        if count in (0, len(items)):
+            share = (count + 1) / (len(items) + 2)  # never a certainty
+            bias[index] = np.log(share / (1 - share))
+            continue
+        model = LogisticRegression(C=_INVERSE_PENALTY, max_iter=_MOST_STEPS, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(standard, held)
+        weight[index], bias[index] = model.coef_[0], model.intercept_[0]
+    return weight, bias

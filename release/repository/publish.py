@@ -85,7 +85,8 @@ def publish(
         else:
             targets = copy.deepcopy(before.targets)
             custom = Custom(
-                manifest.name, manifest.version, manifest.id, manifest.precisions, total, stamp(desk.now)
+                manifest.name, manifest.version, manifest.id, manifest.precisions, total, stamp(desk.now),
+                task=manifest.task,
             )  # fmt: skip
             targets.targets[path] = TargetFile(len(content), {"sha256": text.sha256}, path, {"custom": plain(custom)})
             try:

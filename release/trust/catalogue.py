@@ -28,7 +28,11 @@ _NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-(.+))?")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A signed release. `bytes` and `sha256` are of its manifest, `total_bytes` of all its files together."""
+    """A signed release. `bytes` and `sha256` are of its manifest, `total_bytes` of all its files together.
+
+    `task` is what its model does, so that a node fetches only what it can serve; offers from before it was said
+    are of models that write text, or do not tell.
+    """
 
     model: str
     version: str
@@ -38,6 +42,7 @@ class Offer:
     total_bytes: int
     precisions: tuple[int, ...]
     published: datetime
+    task: str = "generate"
 
     @property
     def path(self) -> str:
@@ -53,10 +58,11 @@ class Offer:
             )
         manifest = read(content)
         said = (manifest.id, manifest.name, manifest.version, manifest.precisions, _total(manifest))
-        if said != (self.release, self.model, self.version, self.precisions, self.total_bytes):
+        wanted = (self.release, self.model, self.version, self.precisions, self.total_bytes)
+        if said != wanted or self.task not in ("generate", manifest.task):
             raise MixedMetadata(
-                f"the catalogue signs {self.release} with another name, version, precisions or size than its manifest "
-                "has: publish the release again"
+                f"the catalogue signs {self.release} with another name, version, task, precisions or size than its "
+                "manifest has: publish the release again"
             )
         return manifest
 
@@ -107,6 +113,7 @@ class Custom:
     bytes: int
     published: str
     withdrawn: bool = False
+    task: str = "generate"
 
 
 def target_path(model: str, release: str) -> str:
@@ -137,9 +144,10 @@ def read_offers(entries: Iterable[tuple[str, int, Mapping[str, str], object]]) -
             continue
         offers.append(
             Offer(
-                said.model, said.version, said.release, hashes["sha256"], length, said.bytes, said.precisions, published
+                said.model, said.version, said.release, hashes["sha256"], length, said.bytes, said.precisions,
+                published, said.task,
             )
-        )
+        )  # fmt: skip
     return offers, frozenset(withdrawn)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from release.folder import Release, weight_digest
 from runtime import huge_pages
@@ -50,13 +51,13 @@ def load_model(
     if release.manifest.task != GENERATE:
         raise GraphError(f"release {release.id} is made to {release.manifest.task}, not to write text")
     began = time.monotonic()
-    graph, arrays = release.graph(precision), _initializers(release, precision)
+    graph, arrays = release.graph(precision), own_initializers(release, precision)
     digest = weight_digest(graph, arrays)
     packed = Packed(arrays)
     session = OrtSession(graph, arrays, threads)
     capacity = min(capacity, release.manifest.architecture.context_length)
     steps = OrtStepModel(session, slots, capacity, min(prefill_chunk, capacity))
-    _give_back(steps, packed, lambda: _initializers(release, precision))
+    give_back(lambda: first_logits(steps), packed, lambda: own_initializers(release, precision))
     drop_file_pages(arrays)
     try_out(steps, precision, release.manifest.self_tests, cpu_class())
     trim()
@@ -64,17 +65,22 @@ def load_model(
     return LoadedModel(steps, release.id, precision, digest, (time.monotonic() - began) * 1e3)
 
 
-def _give_back(steps: OrtStepModel, packed: Packed, again: Callable[[], Mapping[str, Any]]) -> None:
-    """Drops the codes that the session has packed, unless it turns out to read them; `again` makes them anew."""
+def give_back(
+    logits: Callable[[], npt.NDArray[np.float32]], packed: Packed, again: Callable[[], Mapping[str, Any]]
+) -> None:
+    """Drops the codes that a session has packed, unless it turns out to read them; `again` makes them anew.
+
+    `logits` computes with every weight.
+    """
     if not packed.bytes:
         return
-    before = first_logits(steps)
+    before = logits().copy()
     packed.drop()
-    if not np.array_equal(before, first_logits(steps), equal_nan=True):
+    if not np.array_equal(before, logits(), equal_nan=True):
         _log.info("the kernels of this box read weights as they are fed: %d MiB stay", packed.bytes >> 20)
         packed.put_back(again())
 
 
-def _initializers(release: Release, precision: int) -> dict[str, Any]:
+def own_initializers(release: Release, precision: int) -> dict[str, Any]:
     """Over maps of their own, so that files from which weights were made are not mapped any longer than that."""
     return Release(release.path, release.manifest).initializers(precision)

@@ -56,12 +56,13 @@ def _compare(steps: StepModel, entry: SelfTest, tolerance: float) -> None:
     if len(prompt) > steps.capacity:
         _log.warning("the self-test's prompt of %d tokens does not fit a context of %d", len(prompt), steps.capacity)
         return
-    _demand_close(prefill(steps, 0, prompt), entry, tolerance)
+    demand_close(prefill(steps, 0, prompt), entry, tolerance)
     if len(prompt) > 1:
-        _demand_close(steps.decode([prompt[-1]], [len(prompt) - 1])[0], entry, tolerance)
+        demand_close(steps.decode([prompt[-1]], [len(prompt) - 1])[0], entry, tolerance)
 
 
-def _demand_close(logits: Logits, entry: SelfTest, tolerance: float) -> None:
+def demand_close(logits: Logits, entry: SelfTest, tolerance: float) -> None:
+    """Raises GraphError with the worst difference where the logits [V] are not those that are known."""
     found = logits[list(entry.token_ids)].astype(np.float64)
     differences = np.abs(found - np.asarray(entry.logits, np.float64))
     worst = int(np.argmax(np.where(np.isfinite(differences), differences, np.inf)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from edge.engine.candidate import Candidate
 from edge.engine.config import EngineConfig
 from edge.engine.job import Served
-from edge.engine.model import Candidate, Model
+from edge.engine.model import Model
 from runtime.tokenizer import Tokenizer
 from tests.fakes.steps import FakeSteps
 from wire.errors import WeirError

@@ -48,7 +48,7 @@ def ask(
             show = stream and not as_json
             answer = _stream(client, prompt, options) if show else client.generate(prompt, **options)
         except Unavailable as error:
-            raise _nobody(client, node, error) from error
+            raise nobody(client, node, error) from error
     if as_json:
         report.emit(dataclasses.asdict(answer))
         return
@@ -64,7 +64,7 @@ def _stream(client: Any, prompt: Any, options: dict[str, Any]) -> Any:
     return answers.final
 
 
-def _nobody(client: Any, node: str, error: Exception) -> Exception:
+def nobody(client: Any, node: str, error: Exception) -> Exception:
     """A node that is there and cannot answer is another thing than no node."""
     from weir import Unavailable, WeirError
 

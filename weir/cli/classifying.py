@@ -43,7 +43,7 @@ def build_classifier_release(order: Order, labels_csv: Path | None, progress: An
     try:
         work.build(draft, progress)
         manifest = record_self_tests(draft, threads=_threads(), progress=progress)
-        evaluation, told = None, None
+        evaluation, told, errors = None, None, []
         if measurement is not None:
             manifest, evaluation = measurement.run(
                 draft,
@@ -55,11 +55,35 @@ def build_classifier_release(order: Order, labels_csv: Path | None, progress: An
             )
             errors = [error for nester in work.watched for error in nester.errors]
             measurement.gate(order.out, manifest, evaluation, errors)
+        manifest = _calibrated(order, draft, manifest, work.items, progress)
+        if measurement is not None and evaluation is not None:
             told = measurement.report(order.out, manifest, evaluation, errors)
         draft.rename(order.out)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return Built(manifest, evaluation, told)
+
+
+def _calibrated(order: Order, draft: Path, manifest: Manifest, items: Sequence[LabelledText], progress: Any) -> Manifest:
+    """Fitted on the texts that were held out, against another release's answers or the labels they carry."""
+    from quantize.label_calibration import LEAST_ITEMS, calibrate_classifier
+
+    if order.cloud_reference is None:
+        return manifest
+    if len(items) < LEAST_ITEMS:
+        progress.note(
+            f"{len(items)} texts that were not fitted on are too few to calibrate on ({LEAST_ITEMS} are needed): "
+            "without a confidence, every text wants to escalate"
+        )
+        return manifest
+    return calibrate_classifier(
+        draft,
+        items,
+        cloud=Path(order.cloud_reference).expanduser() if order.cloud_reference else None,
+        max_disagreement=order.max_disagreement,
+        threads=_threads(),
+        progress=progress,
+    )
 
 
 def _work(order: Order, labels_csv: Path | None, measured: bool, progress: Any) -> _Fitted | _ReadyMade:
@@ -76,7 +100,8 @@ def _work(order: Order, labels_csv: Path | None, measured: bool, progress: Any) 
             raise report.BadUse(f"{folder} holds a classifier that has its head already: leave --labels-csv out")
         if measured and csv is None:
             raise report.BadUse("a ready-made classifier is measured on labelled texts: give --evaluation-csv")
-        return _ReadyMade(folder.resolve(), order.name or folder.resolve().name.lower(), order)
+        items = () if csv is None else read_csv(csv)
+        return _ReadyMade(folder.resolve(), order.name or folder.resolve().name.lower(), order, items)
     if labels_csv is None:
         raise report.BadUse("a classifier's head is fitted on labelled texts: give --labels-csv")
     _, held_out = split(read_csv(labels_csv))

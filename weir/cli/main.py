@@ -13,6 +13,7 @@ from runtime.version import weir_version
 from weir.cli import report, serve
 from weir.cli.ask import ask
 from weir.cli.bench import bench
+from weir.cli.classify import classify
 from weir.cli.demo import demo
 from weir.cli.doctor import doctor
 from weir.cli.keys import keys
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(ask)
+app.command()(classify)
 app.command()(pull)
 app.command()(quantize)
 app.command()(size)

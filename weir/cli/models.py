@@ -52,9 +52,9 @@ def quantize(
     name: Annotated[str | None, typer.Option(help="The release's name; default: the source's.")] = None,
     version: Annotated[str, typer.Option(help="Semantic version.")] = "1.0.0",
     cloud_reference: Annotated[
-        str | None, typer.Option(help="Cloud model to be calibrated against: a name, folder or hub id.")
+        str | None, typer.Option(help="What to be calibrated against: a model; for classifiers a release.")
     ] = None,
-    calibrate: Annotated[bool, typer.Option(help="Fit confidences; needs --cloud-reference.")] = True,
+    calibrate: Annotated[bool, typer.Option(help="Fit confidences; a model that writes needs --cloud-reference.")] = True,
     items: Annotated[Path | None, typer.Option(help="JSONL of items to fit on; default: the demo's.")] = None,
     max_disagreement: Annotated[float, typer.Option(min=0.0, max=1.0, help="Risk the thresholds aim at.")] = 0.1,
     method: Annotated[
@@ -95,7 +95,7 @@ def quantize(
     if task is Task.GENERATE and labels_csv is not None:
         raise report.BadUse("--labels-csv is for classifiers: say --task classify")
     if task is Task.CLASSIFY:
-        calibrate = _refuse_generation(cloud_reference, calibration_text, evaluation_text)
+        _refuse_generation(cloud_reference, calibration_text, evaluation_text)
     elif calibrate and cloud_reference is None:
         raise report.BadUse(
             "calibration compares with a cloud model: name it with --cloud-reference, or say --no-calibrate "
@@ -111,6 +111,8 @@ def quantize(
 
     measuring = Measuring(evaluation_text, evaluation_csv, tuple(max_kl or ()), tuple(min_agreement or ()))
     reference = cloud_reference if calibrate else None
+    if task is Task.CLASSIFY and calibrate:
+        reference = cloud_reference or ""  # without one, on the labels of the texts
     order = Order(
         source, out, name, version, reference, items, max_disagreement, method, calibration_text,
         measuring if evaluate else None, head_bits,
@@ -126,16 +128,16 @@ def quantize(
         _draw(built, out)
 
 
-def _refuse_generation(reference: str | None, calibration_text: Path | None, evaluation_text: Path | None) -> bool:
-    """Options that mean nothing for a classifier. Returns whether it is calibrated, which it is not yet."""
-    for option, value in (
-        ("--cloud-reference", reference),
-        ("--calibration-text", calibration_text),
-        ("--evaluation-text", evaluation_text),
-    ):
+def _refuse_generation(reference: str | None, calibration_text: Path | None, evaluation_text: Path | None) -> None:
+    """Options that mean nothing for a classifier."""
+    for option, value in (("--calibration-text", calibration_text), ("--evaluation-text", evaluation_text)):
         if value is not None:
             raise report.BadUse(f"{option} is for models that write text: leave it out with --task classify")
-    return False
+    if reference is not None and not (Path(reference).expanduser() / "manifest.json").is_file():
+        raise report.BadUse(
+            f"--cloud-reference {reference}: with --task classify give the folder of the release that answers "
+            "escalations, or leave it out to calibrate on the labels of the texts"
+        )
 
 
 def _document(built: Built, out: Path) -> dict[str, Any]:
@@ -166,12 +168,11 @@ def _draw(built: Built, out: Path) -> None:
     for c in built.manifest.calibrations:
         auroc = "none" if c.auroc is None else f"{c.auroc:.2f}"
         lines.append(
-            f"{c.precision}-bit, {c.commit_rule}: {c.n_agree} of {c.n} items agree with the cloud, "
+            f"{c.precision}-bit, {c.commit_rule}: {c.n_agree} of {c.n} items agree with the {c.target}, "
             f"AUROC {auroc}, threshold {c.threshold:.2f}, {c.escalation_share:.0%} escalate"
         )
     if built.report is not None:
         lines.append(f"report: {built.report}")
-    if built.manifest.task == Task.GENERATE:
-        lines.append(f"serve it: weir edge serve --releases-dir {out}")
+    lines.append(f"serve it: weir edge serve --releases-dir {out}")
     for line in lines:
         report.err().print(line, style="dim", soft_wrap=True, markup=False)

@@ -383,8 +383,8 @@ async def test_a_faster_upstream_is_preferred_where_the_operator_says_so() -> No
     node.local.answered(replace(Final("stop", Usage(1, 10), Tier.EDGE), precision=8), 0.5, 2.0)
     node.state.succeeded(Final("stop", Usage(1, 10), Tier.CLOUD), 0.01, 0.05, 0)
     for _ in range(3):
-        node.state._move_network(node.state.network.round_trip(0.001, time.monotonic()))
-    node.state._move_network(node.state.network.transfer(1 << 20, 0.1, time.monotonic()))
+        node.state._link._move(node.state.network.round_trip(0.001, time.monotonic()))
+    node.state._link._move(node.state.network.transfer(1 << 20, 0.1, time.monotonic()))
     assert (await node.ask(request())).final.reason is Reason.FASTER_UPSTREAM
     assert node.engine.requests == []
 

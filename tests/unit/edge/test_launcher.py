@@ -28,7 +28,7 @@ def first_bits(folder: Path, *, fitted: bool = True, upstream: str = "127.0.0.1:
     run_dir = folder / "run"
     run_dir.mkdir(exist_ok=True)
     config = EdgeConfig(releases_dir=release, upstream=upstream, precision=precision, run_dir=run_dir)  # type: ignore[arg-type]
-    (spec,) = Launcher(config)._engine_specs()
+    (spec,) = Launcher(config).engines[0].specs()
     return int(json.loads(spec.arguments[-1])["precision"])
 
 

@@ -65,7 +65,7 @@ class Node:
         self.now += 60  # older figures are forgotten
         ms = rtt_s * 1e3
         self.state.on_exchange(Exchange("Describe", 10, 100, ms, ms, "OK"))
-        self.state._move_network(self.state.network.transfer(1 << 20, (1 << 20) / bytes_per_s, self.now))
+        self.state._link._move(self.state.network.transfer(1 << 20, (1 << 20) / bytes_per_s, self.now))
 
     def cut(self) -> None:
         for _ in range(2):

@@ -31,7 +31,7 @@ async def test_an_updater_that_breaks_is_begun_anew(
 ) -> None:
     monkeypatch.setattr(updating, "_ANEW_S", 0.0)
     breaking = Breaking()
-    running = asyncio.create_task(Updating(cast(Updater, breaking), ()).run())
+    running = asyncio.create_task(Updating(cast(Updater, breaking)).run())
     async with asyncio.timeout(5):
         await breaking.runs.wait()
     assert "what nobody thought of" in caplog.text

@@ -67,7 +67,7 @@ def test_a_bound_that_is_not_kept_leaves_no_release(tmp_path: Path, capsys: pyte
     ("more", "expected"),
     [
         ((), "give --labels-csv"),
-        (("--labels-csv", "items.csv", "--cloud-reference", "larger"), "--cloud-reference is for models that write"),
+        (("--labels-csv", "items.csv", "--cloud-reference", "larger"), "give the folder of the release that answers"),
         (("--labels-csv", "items.csv", "--evaluation-text", "items.csv"), "--evaluation-text is for models that write"),
     ],
 )

@@ -1,0 +1,62 @@
+"""How an engine process is started: which module, and its one argument."""
+
+from __future__ import annotations
+
+import sys
+
+from pydantic import BaseModel
+
+from edge.config import EdgeConfig
+from edge.releases import CLASSIFY
+from edge.starts import Start
+from runtime.child import ChildSpec
+
+
+def engine_spec(config: EdgeConfig, start: Start) -> ChildSpec:
+    """Of one model, by the task of the release that is to be started."""
+    labels = start.release.manifest.task == CLASSIFY
+    module, own = (
+        ("edge.classifier", _classifier(config, start)) if labels else ("edge.engine", _decoder(config, start))
+    )
+    return ChildSpec("engine", (sys.executable, "-m", module, own.model_dump_json()))
+
+
+def _decoder(config: EdgeConfig, start: Start) -> BaseModel:
+    from edge.engine.config import EngineConfig
+
+    return EngineConfig(
+        socket=config.engine_socket,
+        release_dir=start.release.path,
+        precision=start.precision,
+        model=config.model or start.release.manifest.name,
+        node=config.node,
+        threads=config.threads,
+        slots=config.slots,
+        context_length=config.context_length,
+        max_queue=config.max_queue,
+        max_output_tokens=config.max_output_tokens,
+        default_deadline_s=config.default_deadline_s,
+        memory_budget_bytes=config.memory_budget_bytes,
+        log_level=config.log_level,
+    )
+
+
+def _classifier(config: EdgeConfig, start: Start) -> BaseModel:
+    from edge.classifier.config import ClassifierConfig
+
+    return ClassifierConfig(
+        socket=config.engine_socket,
+        release_dir=start.release.path,
+        precision=start.precision,
+        model=config.model or start.release.manifest.name,
+        node=config.node,
+        threads=config.threads,
+        context_length=config.context_length,
+        batch_rows=config.batch_rows,
+        batch_tokens=config.batch_tokens,
+        linger_ms=config.linger_ms,
+        max_queue=config.max_queue,
+        default_deadline_s=config.default_deadline_s,
+        memory_budget_bytes=config.memory_budget_bytes,
+        log_level=config.log_level,
+    )

@@ -1,0 +1,135 @@
+"""A classifying engine as a process: right labels in any company, bad input, a switch beside, a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from release.folder import open_release
+from release.listing import read_manifest
+from release.manifest import Labelling
+from runtime.ort.classify import ClassifierModel
+from tests.integration.classifier_process import WORDS, altered, classifier, tiny_classifier
+from tests.integration.engine_process import call
+from wire.classification import ClassifyRequest
+from wire.errors import ContextTooLong, DeadlineExceeded, InvalidRequest, NotFound, NotSupported, TooLarge, Unavailable
+from wire.messages import GenerateRequest
+
+TEXTS = [" ".join((words * 3)[:count]) for words in WORDS.values() for count in range(1, 25, 2)]
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_classifier(tmp_path_factory.mktemp("classifier"))
+
+
+async def test_every_text_gets_its_label_whatever_shares_its_batch(release: Path) -> None:
+    expected = ClassifierModel(open_release(release), 8).scores(TEXTS)
+    async with classifier(release) as engine:
+        described = (await engine.inference.describe(call())).models[0]
+        assert described.tasks == ("classify",)
+        assert described.labels == ("parcel", "refund", "room")
+        assert (described.precision, described.multi_label) == (8, False)
+        requests = [ClassifyRequest(text=text, return_logits=True, request_id=text) for text in TEXTS]
+        answers = await asyncio.gather(*(engine.inference.classify(request, call()) for request in requests))
+        for text, answer, row in zip(TEXTS, answers, expected, strict=True):
+            assert answer.request_id == text
+            found = {score.label: score.score for score in answer.scores}
+            assert np.abs(np.array([found[label] for label in described.labels]) - row).max() < 1e-3
+            assert answer.label == answer.scores[0].label == described.labels[int(row.argmax())]
+            assert answer.weight_digest == described.weight_digest
+            assert len(answer.logits) == 3
+        status = await engine.status()
+        assert 1 < status.decode_steps < len(TEXTS)  # batches, of several texts
+        assert (status.active, status.queued) == (0, 0)
+        few = await engine.inference.classify(ClassifyRequest(text=TEXTS[0], top_labels=1), call())
+        assert (len(few.scores), few.logits) == (1, ())
+
+
+async def test_bad_input_is_refused_by_name_and_disturbs_nobody(release: Path) -> None:
+    async with classifier(release, context_length=32) as engine:
+        bad = {
+            InvalidRequest: ClassifyRequest(text="  "),
+            NotFound: ClassifyRequest(model="other", text="a"),
+            NotSupported: ClassifyRequest(text="a", text_pair="b"),
+            TooLarge: ClassifyRequest(text="x" * (2 << 20)),
+        }
+        outcomes = await asyncio.gather(
+            *(engine.inference.classify(request, call()) for request in bad.values()),
+            engine.inference.classify(ClassifyRequest(text="where is my parcel"), call()),
+            return_exceptions=True,
+        )
+        for kind, outcome in zip(bad, outcomes, strict=False):
+            assert type(outcome) is kind, outcome
+        assert not isinstance(outcomes[-1], BaseException)
+        with pytest.raises(NotSupported, match="writes none"):
+            async for _ in engine.inference.generate(GenerateRequest(prompt="a"), call()):
+                pass
+        with pytest.raises(DeadlineExceeded):
+            await engine.inference.classify(ClassifyRequest(text="a"), call(0.0))
+
+
+async def test_what_is_too_long_is_cut_only_where_the_release_says_so(release: Path, tmp_path: Path) -> None:
+    long = "parcel " * 200
+    altered(release, tmp_path / "whole", "2.0.0", labelling=Labelling(truncates=False))
+    async with classifier(tmp_path / "whole") as engine:
+        with pytest.raises(ContextTooLong, match="shorten the text"):
+            await engine.inference.classify(ClassifyRequest(text=long), call())
+    altered(release, tmp_path / "cut", "2.0.1", labelling=Labelling(truncates=True))
+    async with classifier(tmp_path / "cut") as engine:
+        answer = await engine.inference.classify(ClassifyRequest(text=long), call())
+        assert answer.tokens == read_manifest(release).architecture.context_length
+
+
+async def test_labels_that_do_not_exclude_each_other(release: Path, tmp_path: Path) -> None:
+    altered(release, tmp_path / "many", "2.0.0", labelling=Labelling(multi_label=True, thresholds=(0.01, 0.5, 0.999)))
+    async with classifier(tmp_path / "many") as engine:
+        described = (await engine.inference.describe(call())).models[0]
+        assert described.multi_label
+        answer = await engine.inference.classify(ClassifyRequest(text="where is my parcel", return_logits=True), call())
+        own = dict(zip(described.labels, 1 / (1 + np.exp(-np.array(answer.logits))), strict=True))
+        assert {score.label: pytest.approx(score.score) for score in answer.scores} == own
+        least = dict(zip(described.labels, (0.01, 0.5, 0.999), strict=True))
+        assert set(answer.labels) == {label for label, share in own.items() if share >= least[label]}
+
+
+async def test_precisions_change_beside_without_a_failed_text(release: Path) -> None:
+    async with classifier(release) as engine:
+        done = asyncio.Event()
+        precisions: set[int] = set()
+
+        async def ask() -> int:
+            asked = 0
+            while not done.is_set():
+                answer = await engine.inference.classify(ClassifyRequest(text=TEXTS[asked % len(TEXTS)]), call())
+                precisions.add(answer.precision)
+                asked += 1
+            return asked
+
+        asking = [asyncio.create_task(ask()) for _ in range(4)]
+        for bits in (4, 8, 4):
+            await asyncio.sleep(0.1)
+            activation = await engine.control.activate("", bits, call())
+            assert (activation.precision, activation.pause_ms) == (bits, 0.0)
+        await asyncio.sleep(0.05)
+        done.set()
+        assert sum(await asyncio.gather(*asking)) > 10
+        assert precisions == {4, 8}
+        assert (await engine.status()).precision == 4
+
+
+async def test_it_drains_and_ends_cleanly(release: Path) -> None:
+    async with classifier(release) as engine:
+        await engine.inference.classify(ClassifyRequest(text="a"), call())
+        assert await engine.control.drain(call()) == 0
+        with pytest.raises(Unavailable):
+            await engine.inference.classify(ClassifyRequest(text="a"), call())
+        engine.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert await engine.exit_code() == 0
+        assert time.monotonic() - began < 5
