@@ -102,9 +102,11 @@ class UpstreamState:
         if self._settings.model:
             return self._settings.model
         model = self._model(name)
+        if model is None or model.name == name:
+            return "" if model is None else name
         several = self.description is not None and len(self.description.models) > 1
-        # Of one model the upstream may not even know the name it goes by here; of several it must be told which.
-        return model.name if model is not None and (several or model.name == name) else ""
+        # A node with several models has no default; whoever else stands there chooses for itself.
+        return model.name if several and self.is_node() else ""
 
     def is_node(self) -> bool:
         description = self.description

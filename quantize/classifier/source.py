@@ -160,7 +160,7 @@ def _labelling(path: Path, config: Mapping[str, Any], labels: Sequence[str], mod
     given = config.get("thresholds") or {}
     if not isinstance(given, Mapping) or set(given) - set(labels) or (given and not many):
         raise UnsupportedArchitecture(
-            f"{path}: thresholds must map labels to numbers, of a model whose problem_type is multi_label_classification"
+            f"{path}: thresholds must map labels to numbers, and problem_type be multi_label_classification"
         )
     names = {entry.name for entry in model.graph.input}
     pairs = _MAY[0] in names or config.get("model_type") in _AFTER_PADDING

@@ -64,7 +64,8 @@ def check(items: Sequence[LabelledText]) -> tuple[str, ...]:
     least = 1 if several(items) else 2
     if not least <= len(labels) <= _MOST_LABELS:
         raise QuantizeError(
-            f"the labelled texts have {len(labels)} labels: a classifier needs at least {least} and takes {_MOST_LABELS}"
+            f"the labelled texts have {len(labels)} labels: a classifier needs at least {least} and takes "
+            f"{_MOST_LABELS}"
         )
     return labels
 

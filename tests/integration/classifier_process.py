@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import random
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -47,7 +48,12 @@ def tiny_classifier(root: Path, name: str = "intents", kind: str = "Bert", versi
 
 
 def altered(
-    source: Path, folder: Path, version: str, *, labelling: Labelling | None = None, confidence_logit: float | None = None
+    source: Path,
+    folder: Path,
+    version: str,
+    *,
+    labelling: Labelling | None = None,
+    confidence_logit: float | None = None,
 ) -> Manifest:
     """A copy of a classifier's release that labels otherwise, or is equally sure of everything."""
     folder.mkdir(parents=True)
@@ -95,6 +101,6 @@ async def classifier(release: Path, **settings: object) -> AsyncIterator[Engine]
             running.terminate()
             try:
                 running.wait(15)
-            except Exception:
+            except subprocess.TimeoutExpired:
                 running.kill()
                 running.wait()

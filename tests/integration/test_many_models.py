@@ -136,7 +136,12 @@ async def test_an_unsure_label_comes_from_the_node_above(classifiers: dict[str, 
     with (
         edge_process(classifiers["full"], node="above") as above,
         edge_process(
-            classifiers["unsure"], node="below", upstream=above.grpc, rehearse=False, precision="4", probe_interval_s=0.2
+            classifiers["unsure"],
+            node="below",
+            upstream=above.grpc,
+            rehearse=False,
+            precision="4",
+            probe_interval_s=0.2,
         ) as below,
     ):
         async with AsyncClient(below.grpc) as client:

@@ -31,7 +31,10 @@ async def batching(
 ) -> AsyncIterator[TextBatcher]:
     told, gone = [] if broken is None else broken, [] if retired is None else retired
     made = TextBatcher(
-        served(labels), BatcherSettings(**settings), told.append, lambda: gone.append(1)  # type: ignore[arg-type]
+        served(labels),
+        BatcherSettings(**settings),
+        told.append,
+        lambda: gone.append(1),  # type: ignore[arg-type]
     )
     try:
         yield made

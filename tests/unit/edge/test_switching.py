@@ -411,12 +411,15 @@ async def test_the_watch_notices_an_engine_that_goes_and_comes() -> None:
     assert [event.available for event in events.seen if isinstance(event, EngineChanged)] == [True, False, True]
 
 
-def test_a_node_does_not_start_on_a_classifier(root: Path) -> None:
-    write_release(root / "c", name="intents", task="classify")
-    with pytest.raises(ReleaseError, match="holds classifiers only"):
+def test_a_node_starts_on_what_it_can_serve_and_on_nothing_else(root: Path) -> None:
+    write_release(root / "c", name="pictures", task="draw")
+    with pytest.raises(ReleaseError, match="made to draw, which this version does not serve"):
         start_with(root, "")
-    written = write_release(root / "d", version="1.1.0")
-    assert start_with(root, "").manifest.id == written.id
+    labels = write_release(root / "d", name="intents", task="classify")
+    assert start_with(root, "").manifest.id == labels.id
+    assert start_with(root, "any name").manifest.id == labels.id
+    with pytest.raises(ReleaseError, match="no release of 'any name'"):
+        start_with(root, "any name", named=True)
 
 
 def test_a_node_starts_with_the_newest_release_of_its_model(root: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from edge.judge import CascadeSettings
-from edge.node import EdgeNode
+from edge.node import EdgeNode, NodeModel
 from edge.upstream import UpstreamSettings
 from router.breaker import BreakerSettings
 from router.decision import Policy
@@ -104,7 +104,8 @@ async def test_a_degraded_answer_of_the_middle_stays_degraded_below() -> None:
 
 async def test_what_the_cloud_can_do_is_in_reach_of_the_device() -> None:
     device, _, node = await chain(0.4, 0.95, cloud())
-    described = await EdgeNode(node.cascade, settings("middle"), node.local, node.state).describe(soon())
+    model = NodeModel(settings("middle"), node.local, node.state, node.cascade)
+    described = await EdgeNode([model]).describe(soon())
     assert "json_schema" in described.models[0].capabilities
     assert node.local.served is not None
     assert "json_schema" not in node.local.served.capabilities

@@ -1,4 +1,4 @@
-"""A classifier's confidence: fitted on texts it was not fitted on, used by a node as it was fitted, several labels too."""
+"""A classifier's confidence: fitted on texts its head was not fitted on, and used by a node as it was fitted."""
 
 from __future__ import annotations
 
@@ -105,9 +105,7 @@ def test_labels_that_do_not_exclude_each_other_are_fitted_measured_and_calibrate
     assert manifest.labels == ("parcel", "refund", "room")
     held = split(read_csv(texts))[1]
     release = open_release(tmp_path / "release")
-    _, found = evaluate_release(
-        release.path, source, items=held, classifiers=EncoderClassifiers(release), threads=1
-    )
+    _, found = evaluate_release(release.path, source, items=held, classifiers=EncoderClassifiers(release), threads=1)
     assert found.source_accuracy is not None and found.source_accuracy > 0.5
     assert found.widths[8].top1 > 0.9
     assert found.widths[8].kl < 0.1
