@@ -64,7 +64,9 @@ def build_classifier_release(order: Order, labels_csv: Path | None, progress: An
     return Built(manifest, evaluation, told)
 
 
-def _calibrated(order: Order, draft: Path, manifest: Manifest, items: Sequence[LabelledText], progress: Any) -> Manifest:
+def _calibrated(
+    order: Order, draft: Path, manifest: Manifest, items: Sequence[LabelledText], progress: Any
+) -> Manifest:
     """Fitted on the texts that were held out, against another release's answers or the labels they carry."""
     from quantize.label_calibration import LEAST_ITEMS, calibrate_classifier
 

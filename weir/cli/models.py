@@ -54,7 +54,9 @@ def quantize(
     cloud_reference: Annotated[
         str | None, typer.Option(help="What to be calibrated against: a model; for classifiers a release.")
     ] = None,
-    calibrate: Annotated[bool, typer.Option(help="Fit confidences; a model that writes needs --cloud-reference.")] = True,
+    calibrate: Annotated[
+        bool, typer.Option(help="Fit confidences; a model that writes needs --cloud-reference.")
+    ] = True,
     items: Annotated[Path | None, typer.Option(help="JSONL of items to fit on; default: the demo's.")] = None,
     max_disagreement: Annotated[float, typer.Option(min=0.0, max=1.0, help="Risk the thresholds aim at.")] = 0.1,
     method: Annotated[
