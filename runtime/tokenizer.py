@@ -1,7 +1,7 @@
 """A release's tokenizer and chat template, read from its folder.
 
 Templates come with models and are untrusted: they run in jinja2's immutable sandbox and see the
-messages only. Equal folders give equal token ids on every tier, which `digest` states.
+messages and tools only. Equal folders give equal token ids on every tier, which `digest` states.
 
 Must not know: transformers, releases, transports.
 """
@@ -17,8 +17,13 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.sandbox
 import tokenizers
+
+from runtime.chat import ToolSpec, Turn, described, message, woven
+from runtime.token_bytes import Spelling, spelling_of
+from runtime.tool_calls import CallForm, form_of
 
 # Tokens that end a turn in the chat formats of common model families. A model may end its answer with
 # one that its configuration does not name (its end of text, say, beside its end of turn).
@@ -64,8 +69,12 @@ class Tokenizer:
         names = {name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
         ends = (self._tokenizer.token_to_id(text) for text in (names["eos_token"], *_ENDS_OF_TURN) if text)
         self.stop_ids = frozenset(stop_ids) | {end for end in ends if end is not None}
-        self._template = _compile(chat_template or config.get("chat_template"))
+        source = chat_template or config.get("chat_template")
+        self._template_source = source if isinstance(source, str) else None
+        self._template = _compile(source)
+        self._template_knows_tools = self._template is not None and _mentions_tools(source)
         self._names = {name: text for name, text in names.items() if text}
+        self._spelling: Spelling | None = known._spelling if known and same else spelling_of(self._tokenizer)
 
     @classmethod
     def load(cls, folder: Path, stop_ids: Iterable[int] = (), known: Tokenizer | None = None) -> Tokenizer:
@@ -120,27 +129,71 @@ class Tokenizer:
         whole = self._tokenizer.post_process(first, second)
         return whole.ids, whole.type_ids
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]], most: int | None = None) -> list[int]:
+    @property
+    def call_form(self) -> CallForm:
+        """How this model is made to call a tool."""
+        return form_of(self._template_source if self._template_knows_tools else None)
+
+    def encode_chat(
+        self,
+        messages: Sequence[tuple[str, str] | Turn],
+        most: int | None = None,
+        tools: Sequence[ToolSpec] = (),
+    ) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.
 
-        `messages` are (role, content). Raises TemplateError, TooManyTokens.
+        `messages` are turns, or (role, content). Raises TemplateError, TooManyTokens.
         """
-        return self.encode(self.render(messages), special_tokens=False, most=most)
+        return self.encode(self.render(messages, tools), special_tokens=False, most=most)
 
-    def render(self, messages: Sequence[tuple[str, str]]) -> str:
+    def render(self, messages: Sequence[tuple[str, str] | Turn], tools: Sequence[ToolSpec] = ()) -> str:
         """The conversation as the text the model was trained on. Raises TemplateError."""
         if self._template is None:
             raise TemplateError("this model has no chat template; send a prompt instead of messages")
-        turns = [{"role": role, "content": content} for role, content in messages]
+        turns = [turn if isinstance(turn, Turn) else Turn(*turn) for turn in messages]
+        if not tools and not any(turn.calls or turn.role == "tool" for turn in turns):
+            return self._rendered(self._template, turns)
+        if self._template_knows_tools:
+            return self._rendered(self._template, turns, tools)
         try:
-            return self._template.render(messages=turns, add_generation_prompt=True, **self._names)
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            return self._rendered(self._template, _woven(turns, tools))
+        except TemplateError:
+            # Some templates know no system turn: the first user's turn tells of the tools then.
+            return self._rendered(self._template, _woven(turns, tools, "user"))
+
+    def _rendered(self, template: jinja2.Template, turns: Sequence[Turn], tools: Sequence[ToolSpec] = ()) -> str:
+        try:
+            given = {"tools": [described(tool) for tool in tools]} if tools else {}
+            messages = [message(turn) for turn in turns]
+            return template.render(messages=messages, add_generation_prompt=True, **given, **self._names)
+        except _TEMPLATE_FAULTS as error:
             raise TemplateError(f"the model's chat template refuses these messages: {error}") from error
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of `token_ids`, without special tokens."""
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
         return text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for, which may be part of a character. Empty for an unknown id."""
+        if self._spelling is not None:
+            return self._spelling.spell(token_id)
+        return self.decode((token_id,)).encode()
+
+    @property
+    def spelling(self) -> Spelling | None:
+        """Every token's bytes; None for a kind of tokenizer whose tokens have none of their own."""
+        return self._spelling
+
+
+_TEMPLATE_FAULTS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
+
+
+def _woven(turns: Sequence[Turn], tools: Sequence[ToolSpec], role: str = "system") -> list[Turn]:
+    try:
+        return woven(turns, tools, role)
+    except (ValueError, RecursionError) as error:
+        raise TemplateError(str(error)) from error
 
 
 def _parse(tokenizer_json: bytes) -> tokenizers.Tokenizer:
@@ -170,9 +223,7 @@ def _compile(source: object) -> jinja2.Template | None:
         return None
     if not isinstance(source, str):
         raise TokenizerError("tokenizer_config.json names several chat templates; keep one, as chat_template.jinja")
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-    )
+    environment = _environment()
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = _today
     environment.filters["tojson"] = _to_json
@@ -180,6 +231,16 @@ def _compile(source: object) -> jinja2.Template | None:
         return environment.from_string(source)
     except jinja2.TemplateError as error:
         raise TokenizerError(f"the chat template does not compile: {error}") from error
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    return jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+    )
+
+
+def _mentions_tools(source: object) -> bool:
+    return isinstance(source, str) and "tools" in jinja2.meta.find_undeclared_variables(_environment().parse(source))
 
 
 def _refuse(message: str) -> None:
