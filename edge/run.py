@@ -88,6 +88,8 @@ class Run:
                 delta.token_ids if logprobs else (),
                 delta.logprobs if logprobs else (),
                 delta.signals if signals else None,
+                delta.token_bytes if logprobs else (),
+                delta.top_logprobs if logprobs else (),
             )
             for delta in deltas
             if delta.text or logprobs or signals

@@ -9,12 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from edge.engine import tools
 from edge.engine.candidate import Candidate
 from edge.engine.config import EngineConfig
 from edge.engine.job import Served
 from release.errors import ReleaseError
 from release.folder import Release, open_release, precisions_here
 from release.manifest import PLANE_LO, graph_name
+from runtime.constrain import ConstraintMaker
 from runtime.ort.footprint import load_bytes
 from runtime.ort.load import load_model
 from runtime.ort.session import GraphError
@@ -35,6 +37,7 @@ class Model:
     info: ModelInfo
     load_ms: float
     here: Callable[[], tuple[int, ...]] | None = None  # the precisions that lie in the folder now
+    constraints: ConstraintMaker | None = None  # None: its tokens cannot be held to a grammar
 
     @property
     def weights(self) -> object:
@@ -53,7 +56,7 @@ class Model:
         most = self.info.context_length - 1
         try:
             if request.messages:
-                ids = self.tokenizer.encode_chat([(m.role, m.content) for m in request.messages], most)
+                ids = self.tokenizer.encode_chat(tools.turns(request), most, tools.tools(request))
             else:
                 ids = self.tokenizer.encode(request.prompt, most=most)
         except TooManyTokens as error:
@@ -139,10 +142,11 @@ def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tok
                 "they do not belong together"
             )
     served = Served(loaded.steps, tokenizer.decode, tokenizer.stop_ids, release.id, precision, loaded.weight_digest)
+    constraints = tools.constraint_maker(tokenizer, loaded.steps.vocab_size)
     info = ModelInfo(
         name=config.model or manifest.name,
         release=release.id,
-        capabilities=_CAPABILITIES,
+        capabilities=(*_CAPABILITIES, *tools.capabilities(tokenizer, constraints)),
         tokenizer_digest=tokenizer.digest,
         precision=precision,
         weight_format=f"nested-{precision}",
@@ -153,6 +157,5 @@ def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tok
         calibration_id=next((c.id for c in manifest.calibrations if c.precision == precision), ""),
     )
     # Not the release itself: it holds maps of its files.
-    return Model(
-        release.path, served, tokenizer, info, loaded.load_ms, partial(precisions_here, release.path, manifest)
-    )
+    here = partial(precisions_here, release.path, manifest)
+    return Model(release.path, served, tokenizer, info, loaded.load_ms, here, constraints)

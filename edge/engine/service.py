@@ -24,6 +24,7 @@ from edge.engine.config import EngineConfig
 from edge.engine.job import Ended, Job, Token
 from edge.engine.model import Model, Opener, open_model
 from edge.engine.room import Memory
+from edge.engine.tools import CallReader, Grammars
 from edge.engine.weights import Making, Weights
 from router import confidence
 from runtime.ort.sampling import SamplingParams
@@ -71,6 +72,7 @@ class EngineService:
         making = Making(partial(opener, config), partial(_begin, config), _switch)
         self._weights: Weights[Model, Batcher] = Weights(config, broken, making, look)
         self._tokenizing = ThreadPoolExecutor(_TOKENIZING_THREADS, "tokenize")
+        self._grammars = Grammars()
 
     async def load(self) -> None:
         """Loads the configured release. Raises NotFound, PreconditionFailed."""
@@ -81,6 +83,7 @@ class EngineService:
         self._draining = True
         self._weights.close()
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
+        self._grammars.close()
 
     async def generate(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
         """See InferenceService."""
@@ -108,6 +111,9 @@ class EngineService:
             raise NotFound(f"no model {request.model!r} here; this engine serves {model.info.name!r}")
         demand_capable(request, model.info.capabilities, "this engine")
         prompt_ids = await asyncio.get_running_loop().run_in_executor(self._tokenizing, model.prompt_ids, request)
+        constraint = await self._grammars.constraint(
+            request, model.constraints, model.tokenizer.call_form, call.deadline
+        )
         call.deadline.check()
         job = Job(
             model.served,
@@ -116,13 +122,14 @@ class EngineService:
             call.deadline,
             request.stop,
             _sampling(request.sampling),
+            constraint,
         )
         return batcher, job
 
     async def _answer(
         self, batcher: Batcher, job: Job, request: GenerateRequest, began: float, waited_s: float
     ) -> AsyncGenerator[GenerateEvent, None]:
-        ticket = batcher.submit(job)
+        ticket, reader = batcher.submit(job), CallReader(request)
         submitted, ttft = time.monotonic(), None
         try:
             while True:
@@ -132,12 +139,14 @@ class EngineService:
                     yield Committed(Tier.EDGE, Reason.EDGE_ONLY, request.request_id, job.served.release)
                 if isinstance(event, Ended):
                     break
+                event = reader.seen(event)
                 if event.text or request.return_logprobs or request.return_signals:
                     yield _delta(event, request)
         finally:
             ticket.cancel()
-        if event.text:
-            yield Delta(event.text)
+        rest, calls = reader.finish(event.text)
+        if rest:
+            yield Delta(rest)
         timings = {
             "tokenize": (submitted - began - waited_s) * 1e3,
             "queue": event.queue_ms,
@@ -148,7 +157,7 @@ class EngineService:
         }
         if waited_s:
             timings[CHANGING] = waited_s * 1e3
-        yield self._final(event, request, len(job.prompt_ids), timings)
+        yield reader.told(self._final(event, request, len(job.prompt_ids), timings), calls)
 
     def _final(self, ended: Ended, request: GenerateRequest, prompt_tokens: int, timings: dict[str, float]) -> Final:
         served = ended.served

@@ -1,4 +1,4 @@
-"""The HTTP routes of a node: chat completions, models, health, readiness.
+"""The HTTP routes of a node: chat completions, completions, models, health, readiness.
 
 `service` is any InferenceService. Nothing here decides anything about a request; a fault becomes an
 error in OpenAI's shape, and a client that leaves closes the answer at every tier.
@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from edge.http import chat, errors
+from edge.http import asking, chat, completion_schema, completions, errors, schema
+from edge.http.asking import Headers
 from edge.http.body import Refusal, read_json
-from edge.http.schema import ChatRequest, parse
+from edge.http.choices import Answer, Choices, copies, total
+from edge.http.fields import Common
+from edge.http.provenance import all_provenance, headers
 from edge.http.sse import DONE, EventStream, event, unless_gone
 from wire.deadline import Deadline
 from wire.errors import TooLarge, WeirError, http_status
-from wire.messages import Committed, Delta, Final, GenerateEvent, GenerateRequest
+from wire.messages import Delta, Final, GenerateRequest, Usage
 from wire.service import Call, InferenceService
 
 _DESCRIBE_S = 5.0
@@ -44,6 +47,7 @@ def make_app(service: InferenceService, settings: HttpSettings, wall_clock: Call
     app = FastAPI(title="Weir edge node", docs_url=None, redoc_url=None, openapi_url=None)
     face = _Face(service, settings, wall_clock)
     app.add_api_route("/v1/chat/completions", face.complete, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/completions", face.complete_text, methods=["POST"], response_model=None)
     app.add_api_route("/v1/models", face.models, methods=["GET"], response_model=None)
     app.add_api_route("/v1/models/{name:path}", face.model, methods=["GET"], response_model=None)
     app.add_api_route("/healthz", _alive, methods=["GET"], response_model=None)
@@ -69,7 +73,8 @@ async def _unexpected(_request: Request, _error: Exception) -> Response:
 
 async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    message = f"{request.method} {request.url.path} is not served here; see /v1/chat/completions and /v1/models"
+    served = "/v1/chat/completions, /v1/completions and /v1/models"
+    message = f"{request.method} {request.url.path} is not served here; see {served}"
     return JSONResponse(
         {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}, status
     )
@@ -126,77 +131,107 @@ class _Face:
         ]
 
     async def complete(self, request: Request) -> Response:
+        """POST /v1/chat/completions."""
+        body = schema.parse(await self._document(request))
+        request_id = uuid.uuid4().hex
+        asked = chat.to_request(body, _headers(request), request_id, self._settings.streaming_rule)
+        shape = chat.Shape(request_id, self._now(), body.model, body.top_logprobs if body.logprobs else None)
+        return await self._answer(request, body, copies(asked, body.n), shape, chat.Stream(shape, body.n))
+
+    async def complete_text(self, request: Request) -> Response:
+        """POST /v1/completions."""
+        body = completion_schema.parse(await self._document(request))
+        request_id = uuid.uuid4().hex
+        asked = completions.to_requests(body, _headers(request), request_id, self._settings.streaming_rule)
+        echoes = tuple(one.prompt if body.echo else "" for one in asked)
+        shape = completions.Shape(request_id, self._now(), body.model, echoes, body.logprobs)
+        return await self._answer(request, body, asked, shape, completions.Stream(shape, len(asked)))
+
+    async def _document(self, request: Request) -> Any:
+        return await read_json(request, self._settings.max_body_bytes, self._settings.default_deadline_s)
+
+    def _now(self) -> int:
+        return int(self._wall_clock())
+
+    async def _answer(
+        self, request: Request, body: Common, asked: Sequence[GenerateRequest], shape: _Shape, chunks: _Chunks
+    ) -> Response:
+        call = self._call(request, body)
+        choices = Choices(self._service, asked, call)
+        if not body.stream:
+            answers = await unless_gone(choices.whole(), request.receive)
+            finals = [answer.end for answer in answers]
+            tokens = total([final.usage for final in finals], body.n)
+            return JSONResponse(shape.completion(answers, tokens), headers=headers(finals))
+        firsts = await unless_gone(choices.first(), request.receive)
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        return EventStream(_sent(choices, chunks, body.n, usage), headers(firsts), call.deadline)
+
+    def _call(self, request: Request, body: Common) -> Call:
         settings = self._settings
-        body = parse(await read_json(request, settings.max_body_bytes, settings.default_deadline_s))
-        headers = chat.Headers(request.headers.get("x-weir-constraint", ""), request.headers.get("idempotency-key", ""))
-        asked = chat.to_request(body, headers, uuid.uuid4().hex, settings.streaming_rule)
-        seconds = chat.deadline_s(
+        seconds = asking.deadline_s(
             body.weir.deadline_ms,
             request.headers.get("x-weir-deadline-ms", ""),
             settings.default_deadline_s,
             settings.max_deadline_s,
         )
         peer = request.client.host if request.client else ""
-        call = Call(Deadline.after(seconds), request.headers.get("traceparent", ""), peer)
-        shape = chat.Shape(asked.request_id, int(self._wall_clock()), body.model)
-        if body.stream:
-            return await self._stream(request, body, asked, call, shape)
-        text, final = await unless_gone(self._whole(asked, call), request.receive)
-        return JSONResponse(shape.completion(text, final), headers=chat.headers(final))
+        return Call(Deadline.after(seconds), request.headers.get("traceparent", ""), peer)
 
-    async def _whole(self, asked: GenerateRequest, call: Call) -> tuple[str, Final]:
-        texts: list[str] = []
-        async with aclosing(_generator(self._service.generate(asked, call))) as events:
-            async for item in events:
+
+class _Shape(Protocol):
+    """A whole body's form: chat.Shape or completions.Shape."""
+
+    def completion(self, answers: Sequence[Answer], tokens: Usage) -> dict[str, Any]: ...
+
+
+class _Chunks(Protocol):
+    """A stream's form: chat.Stream or completions.Stream."""
+
+    n: int
+
+    def begin(self) -> list[dict[str, Any]]: ...
+    def piece(self, index: int, delta: Delta) -> list[dict[str, Any]]: ...
+    def end(self, index: int, final: Final) -> list[dict[str, Any]]: ...
+    def usage(self, tokens: Usage) -> dict[str, Any]: ...
+
+
+def _headers(request: Request) -> Headers:
+    return Headers(request.headers.get("x-weir-constraint", ""), request.headers.get("idempotency-key", ""))
+
+
+async def _sent(choices: Choices, chunks: _Chunks, per_prompt: int, include_usage: bool) -> AsyncGenerator[bytes, None]:
+    """The answers as server-sent events, `weir` in the last of them; closes `choices`."""
+    finals: dict[int, Final] = {}
+    try:
+        for chunk in chunks.begin():
+            yield event(chunk)
+        async with aclosing(choices.events()) as events:
+            async for index, item in events:
                 if isinstance(item, Delta):
-                    texts.append(item.text)
+                    for chunk in chunks.piece(index, item):
+                        yield event(chunk)
                 elif isinstance(item, Final):
-                    return "".join(texts), item
-        raise WeirError("the answer ended without saying how")
-
-    async def _stream(
-        self, request: Request, body: ChatRequest, asked: GenerateRequest, call: Call, shape: chat.Shape
-    ) -> Response:
-        events = _generator(self._service.generate(asked, call))
-        first = await unless_gone(_next(events), request.receive)
-        headers: Mapping[str, str] = {}
-        if isinstance(first, Committed):
-            headers = chat.headers(first)
-        usage = body.stream_options is not None and body.stream_options.include_usage
-        return EventStream(_chunks(first, events, shape, usage), headers, call.deadline)
+                    finals[index] = item
+                    for chunk in _closing(chunks, index, finals, per_prompt, include_usage):
+                        yield event(chunk)
+        if len(finals) < chunks.n:
+            raise WeirError("the answer ended without saying how")
+        yield DONE
+    except WeirError as error:
+        yield event(errors.body(error))
+    finally:
+        await choices.aclose()
 
 
-def _generator(events: AsyncIterator[GenerateEvent]) -> AsyncGenerator[GenerateEvent, None]:
-    if not isinstance(events, AsyncGenerator):
-        raise TypeError("an InferenceService's generate must be an async generator")
-    return events
-
-
-async def _next(events: AsyncGenerator[GenerateEvent, None]) -> GenerateEvent:
-    return await anext(events)
-
-
-async def _chunks(
-    first: GenerateEvent, events: AsyncGenerator[GenerateEvent, None], shape: chat.Shape, include_usage: bool
-) -> AsyncGenerator[bytes, None]:
-    """The events after `first` as server-sent events; closes `events`."""
-    async with aclosing(events):
-        yield event(shape.first())
-        try:
-            for chunk in _piece(first, shape, include_usage):
-                yield chunk
-            async for item in events:
-                for chunk in _piece(item, shape, include_usage):
-                    yield chunk
-            yield DONE
-        except WeirError as error:
-            yield event(errors.body(error))
-
-
-def _piece(item: GenerateEvent, shape: chat.Shape, include_usage: bool) -> list[bytes]:
-    match item:
-        case Delta(text=text) if text:
-            return [event(shape.piece(text))]
-        case Final():
-            return [event(chunk) for chunk in shape.last(item, include_usage)]
-    return []
+def _closing(
+    chunks: _Chunks, index: int, finals: dict[int, Final], per_prompt: int, include_usage: bool
+) -> list[dict[str, Any]]:
+    """The last chunks of one answer, and after the last answer what is said of all."""
+    told = chunks.end(index, finals[index])
+    if len(finals) < chunks.n:
+        return told
+    ordered = [finals[at] for at in range(chunks.n)]
+    if include_usage:
+        told.append(chunks.usage(total([final.usage for final in ordered], per_prompt)))
+    return [*told[:-1], {**told[-1], "weir": all_provenance(ordered)}]

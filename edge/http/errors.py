@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from wire.errors import ContextTooLong, NotFound, Overloaded, TooLarge, Unavailable, WeirError, http_status
+from edge.http.fields import FieldRefused
+from wire.errors import (
+    ContextTooLong,
+    NotFound,
+    NotSupported,
+    Overloaded,
+    TooLarge,
+    Unavailable,
+    WeirError,
+    http_status,
+)
 
 _TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error"}
 _CODES: tuple[tuple[type[WeirError], str], ...] = (
@@ -12,7 +22,15 @@ _CODES: tuple[tuple[type[WeirError], str], ...] = (
     (NotFound, "model_not_found"),
     (TooLarge, "request_too_large"),
     (Overloaded, "overloaded"),
+    (NotSupported, "not_supported"),
 )
+# Faults that other tiers find begin with the name of the field they found them in.
+_FIELDS = frozenset(
+    (
+        "messages", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
+        "frequency_penalty", "repetition_penalty", "logit_bias", "top_logprobs", "response_format", "tool_choice",
+    )
+)  # fmt: skip
 
 
 def headers(error: WeirError) -> dict[str, str]:
@@ -26,5 +44,14 @@ def body(error: WeirError) -> dict[str, Any]:
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if isinstance(error, Overloaded):
         kind = "rate_limit_error"
-    code = next((code for known, code in _CODES if isinstance(error, known)), None)
-    return {"error": {"message": error.message, "type": kind, "param": None, "code": code}}
+    if isinstance(error, FieldRefused):
+        param, code = error.param, error.code
+    else:
+        param = _param(error.message) if status < 500 else None
+        code = next((code for known, code in _CODES if isinstance(error, known)), None)
+    return {"error": {"message": error.message, "type": kind, "param": param, "code": code}}
+
+
+def _param(message: str) -> str | None:
+    first = message.split(" ", 1)[0].rstrip(":")
+    return first if first.partition("[")[0] in _FIELDS else None

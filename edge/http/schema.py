@@ -1,156 +1,169 @@
-"""What a chat completion request may say, field by field.
-
-Nothing is silently dropped that could change an answer: an unknown or unsupported field is refused
-by its name. Fields that never change an answer's text (HARMLESS) are accepted and not used. Fields
-at the value that means "off" (NEUTRAL) are accepted too, because some clients always send them.
-A null means the field was not given. An absent temperature means greedy.
-"""
+"""What a chat completion request may say, field by field. See edge.http.fields for the rules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from edge.http.fields import HARMLESS, Common, FieldRefused, Strict, TokenCount, refusal, without_neutral
 from wire.errors import InvalidRequest
 
-HARMLESS = frozenset(
-    ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
-)
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
 }
+# Without tools these say nothing.
+_NEUTRAL_WITHOUT_TOOLS: Mapping[str, tuple[Any, ...]] = {
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+}
 _MESSAGE_NEUTRAL: Mapping[str, tuple[Any, ...]] = {"tool_calls": ([],), "annotations": ([],)}
 
-_INT32 = (1 << 31) - 1
-_UINT64 = (1 << 64) - 1
-_Label = Annotated[str, Field(max_length=512)]
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class TextPart(_Strict):
+class TextPart(Strict):
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(_Strict):
+class CalledFunction(Strict):
+    name: str
+    arguments: str = ""
+
+
+class MessageCall(Strict):
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(Strict):
     role: str
-    content: str | list[TextPart]
+    content: str | list[TextPart] = ""
+    name: str = ""
+    tool_calls: list[MessageCall] = Field(default_factory=list)
+    tool_call_id: str = ""
 
 
-class StreamOptions(_Strict):
-    include_usage: bool = False
-    include_obfuscation: Literal[False] = False
+class FunctionSpec(Strict):
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+    strict: bool = False
 
 
-class JsonSchema(_Strict):
+class ToolSpec(Strict):
+    type: Literal["function"]
+    function: FunctionSpec
+
+
+class ChosenFunction(Strict):
+    name: str
+
+
+class NamedChoice(Strict):
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+class JsonSchema(Strict):
     name: str = ""
     description: str = ""
     schema_: dict[str, Any] = Field(default_factory=dict, alias="schema")
     strict: bool = False
 
 
-class Format(_Strict):
-    type: Literal["text", "json_object", "json_schema"]
+class Format(Strict):
+    """`choice` is an extension: the answer is the likeliest of `choices`."""
+
+    type: Literal["text", "json_object", "json_schema", "choice"]
     json_schema: JsonSchema | None = None
+    choices: list[str] = Field(default_factory=list)
 
 
-class WeirOptions(_Strict):
-    """Weir's own part of the body, under `weir`. See wire.messages.Constraints and Context."""
-
-    constraint: Literal["auto", "edge_only", "cloud_only"] | None = None
-    max_risk: float | None = None
-    commit_rule: str = ""
-    deadline_ms: float | None = None
-    idempotency_key: _Label = ""
-    session_id: _Label = ""
-    tenant: _Label = ""
-    site: _Label = ""
-    request_class: _Label = ""
-    value: float | None = None
-    priority: int = Field(default=0, ge=-_INT32, le=_INT32)
-    subject: _Label = ""
-
-
-class ChatRequest(_Strict):
+class ChatRequest(Common):
     """The body of POST /v1/chat/completions."""
 
-    model: str
     messages: list[ChatMessage]
-    max_tokens: int | None = Field(default=None, le=_INT32, ge=-_INT32)
-    max_completion_tokens: int | None = Field(default=None, le=_INT32, ge=-_INT32)
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = Field(default=None, ge=-_INT32, le=_INT32)
-    seed: int | None = Field(default=None, ge=0, le=_UINT64)
-    stop: str | list[str] = Field(default_factory=list)
-    stream: bool = False
-    stream_options: StreamOptions | None = None
+    max_completion_tokens: TokenCount | None = None
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=20)
     response_format: Format | None = None
-    weir: WeirOptions = Field(default_factory=WeirOptions)
+    tools: list[ToolSpec] = Field(default_factory=list)
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice = "auto"
+    parallel_tool_calls: bool = False
 
 
 def parse(document: Any) -> ChatRequest:
     """A JSON document as a ChatRequest. Raises InvalidRequest naming the field at fault."""
     if not isinstance(document, dict):
         raise InvalidRequest("the body must be a JSON object")
-    given = _without_neutral(document, NEUTRAL, HARMLESS)
+    given = without_neutral(document, NEUTRAL)
+    if "tools" not in given:
+        given = without_neutral(given, _NEUTRAL_WITHOUT_TOOLS, HARMLESS)
     messages = given.get("messages")
     if isinstance(messages, list):
-        given["messages"] = [
-            _without_neutral(message, _MESSAGE_NEUTRAL, frozenset()) if isinstance(message, dict) else message
-            for message in messages
-        ]
+        given["messages"] = [_message(message) for message in messages]
+    if isinstance(given.get("tools"), list):
+        given["tools"] = [_tool(tool) for tool in given["tools"]]
     try:
-        return ChatRequest.model_validate(given)
+        body = ChatRequest.model_validate(given)
     except ValidationError as error:
-        raise InvalidRequest(_explain(error)) from error
+        raise refusal(error) from error
+    _check_together(body, given)
+    return body
 
 
-def _without_neutral(
-    document: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]], harmless: frozenset[str]
-) -> dict[str, Any]:
-    def kept(name: str, value: Any) -> bool:
-        off = name in neutral and any(value == choice for choice in neutral[name])
-        return value is not None and name not in harmless and not off
-
-    return {name: value for name, value in document.items() if kept(name, value)}
-
-
-def _explain(error: ValidationError) -> str:
-    fault = error.errors(include_url=False)[0]
-    name = _path(fault["loc"])
-    match fault["type"]:
-        case "missing":
-            return f"{name} is missing"
-        case "extra_forbidden":
-            return f"{name} is not supported here; leave it out (nothing is dropped silently)"
-        case _:
-            shown = repr(fault["input"])
-            return f"{name}: {fault['msg']}; got {shown if len(shown) <= 80 else shown[:77] + '...'}"
+def _message(message: Any) -> Any:
+    if not isinstance(message, dict):
+        return message
+    kept = without_neutral(message, _MESSAGE_NEUTRAL, frozenset())
+    # An assistant's turn that calls tools has no text; any other turn must have some.
+    if "content" not in kept and kept.get("tool_calls"):
+        kept["content"] = ""
+    return kept
 
 
-def _path(location: tuple[int | str, ...]) -> str:
-    """messages.0.content.list[TextPart].1.type → messages[0].content[1].type"""
-    path = ""
-    for part in location:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part not in ("str", "list[TextPart]", "list[str]"):
-            path += f".{part}" if path else part
-    return path or "body"
+def _tool(tool: Any) -> Any:
+    if not isinstance(tool, dict) or not isinstance(tool.get("function"), dict):
+        return tool
+    return {**tool, "function": {name: value for name, value in tool["function"].items() if value is not None}}
+
+
+def _check_together(body: ChatRequest, given: Mapping[str, Any]) -> None:
+    """What fields may not say together."""
+    for index, message in enumerate(given["messages"]):
+        if isinstance(message, dict) and "content" not in message:
+            raise FieldRefused(f"messages[{index}].content is missing", f"messages[{index}].content")
+    for index, turn in enumerate(body.messages):
+        where = f"messages[{index}].tool_call_id"
+        if turn.role == "tool" and not turn.tool_call_id:
+            raise FieldRefused(f"{where} is missing; say which call this answers", where)
+        if turn.role != "tool" and turn.tool_call_id:
+            raise FieldRefused(f"{where} belongs to role tool alone", where)
+    if body.parallel_tool_calls:
+        message = "parallel_tool_calls true is not supported here: an answer holds one call; leave it out or say false"
+        raise FieldRefused(message, "parallel_tool_calls", "unsupported_parameter")
+    if body.top_logprobs and not body.logprobs:
+        raise FieldRefused("top_logprobs needs logprobs true", "top_logprobs")
+    if body.stream_options is not None and not body.stream:
+        raise FieldRefused("stream_options goes with stream true alone", "stream_options")
+    _check_format(body)
+
+
+def _check_format(body: ChatRequest) -> None:
+    form = body.response_format
+    if form is None:
+        return
+    if form.type == "json_schema" and form.json_schema is None:
+        raise FieldRefused("response_format.json_schema is missing", "response_format.json_schema")
+    if form.type != "json_schema" and form.json_schema is not None:
+        raise FieldRefused("response_format.json_schema goes with type json_schema", "response_format.json_schema")
+    if form.type != "choice" and form.choices:
+        raise FieldRefused("response_format.choices goes with type choice", "response_format.choices")
+    if form.type != "text" and body.tools and body.tool_choice != "none":
+        message = "response_format and tools are not served together; leave one out, or set tool_choice to none"
+        raise FieldRefused(message, "response_format", "unsupported_parameter")

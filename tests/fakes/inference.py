@@ -28,7 +28,7 @@ class FakeInference:
     """Answers with `words`, one Delta each, after `step_s` seconds; holds a slot while it does.
 
     `fail_before` is raised before the first event, `fail_after` = (n, error) after n deltas.
-    `signals` says what each Delta carries; `hang` never ends by itself.
+    `signals` says what each Delta carries; `hang` never ends by itself; `deltas` are given as they are.
     """
 
     tier: Tier = Tier.CLOUD
@@ -40,6 +40,7 @@ class FakeInference:
     hang: bool = False
     reason: Reason = Reason.CLOUD_ONLY
     final: Final | None = None
+    deltas: tuple[Delta, ...] = ()  # in place of words
     model: ModelInfo = field(default_factory=lambda: ModelInfo("fake", "fake@1.0.0+0", capabilities=("stream",)))
     ready: bool = True
     active_releases: dict[str, str] = field(default_factory=dict)
@@ -59,12 +60,15 @@ class FakeInference:
         done = False
         try:
             yield Committed(self.tier, self.reason, request.request_id, self.model.release)
-            for index, word in enumerate(self.words):
+            for index, word in enumerate(() if self.deltas else self.words):
                 await asyncio.sleep(self.step_s)
                 if self.fail_after is not None and index == self.fail_after[0]:
                     raise self.fail_after[1]
                 signals = self.signals[min(index, len(self.signals) - 1)] if self.signals else None
                 yield Delta(word, (index,), (-0.1,), signals)
+            for delta in self.deltas:
+                await asyncio.sleep(self.step_s)
+                yield delta
             while self.hang:
                 await asyncio.sleep(0.01)
             yield self.final or Final(
