@@ -14,6 +14,7 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from cloud.rank.folder import tokenizer_digest
+from runtime.token_bytes import spelling_of
 from wire.errors import InvalidRequest
 from wire.messages import GenerateRequest
 
@@ -25,6 +26,7 @@ class Chat:
         self._tokenizer = AutoTokenizer.from_pretrained(model_dir)
         self.eos_token_ids = _eos_token_ids(model_dir, self._tokenizer)
         self.digest = tokenizer_digest(model_dir)
+        self._spelling = spelling_of(self._tokenizer.backend_tokenizer) if self._tokenizer.is_fast else None
 
     def encode(self, request: GenerateRequest) -> list[int]:
         """The token ids of a request's prompt, ready for the model to continue."""
@@ -36,7 +38,10 @@ class Chat:
     def _apply_template(self, request: GenerateRequest) -> Any:
         if self._tokenizer.chat_template is None:
             raise InvalidRequest("this model has no chat template; send a raw prompt instead of messages")
-        messages = [{"role": message.role, "content": message.content} for message in request.messages]
+        messages = [
+            {"role": message.role, "content": message.content} | ({"name": message.name} if message.name else {})
+            for message in request.messages
+        ]
         try:
             return self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)[
                 "input_ids"
@@ -47,6 +52,10 @@ class Chat:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, without special tokens."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def token_bytes(self, token_ids: Sequence[int]) -> tuple[bytes, ...]:
+        """Each token's own bytes; nothing for a kind of tokenizer whose tokens have none."""
+        return () if self._spelling is None else tuple(self._spelling.spell(token) for token in token_ids)
 
 
 def _eos_token_ids(model_dir: Path, tokenizer: Any) -> list[int]:

@@ -205,7 +205,10 @@ class TransformersEngine:
         with_details = answer.request.return_logprobs
         if not text and not (with_details and shown):
             return None
-        return Delta(text, tuple(shown), tuple(logprobs[: len(shown)])) if with_details else Delta(text)
+        if not with_details:
+            return Delta(text)
+        spelled = self._chat.token_bytes(shown)
+        return Delta(text, tuple(shown), tuple(logprobs[: len(shown)]), token_bytes=spelled)
 
     def _final(self, answer: _Answer) -> Final:
         request, now = answer.request, time.perf_counter()

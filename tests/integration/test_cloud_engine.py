@@ -155,6 +155,8 @@ async def test_logprobs_do_not_depend_on_sampling_settings(one: Host) -> None:
     assert plain.token_ids == sampled.token_ids
     assert plain.deltas[0].logprobs == pytest.approx(sampled.deltas[0].logprobs, abs=1e-4)
     assert plain.deltas[0].logprobs[0] < 0
+    assert len(plain.deltas[0].token_bytes) == 1
+    assert plain.deltas[0].token_bytes[0].decode(errors="replace")
     assert silent.token_ids == []
 
 
