@@ -142,7 +142,8 @@ def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tok
                 "they do not belong together"
             )
     served = Served(loaded.steps, tokenizer.decode, tokenizer.stop_ids, release.id, precision, loaded.weight_digest)
-    constraints = tools.constraint_maker(tokenizer, loaded.steps.vocab_size)
+    # Nothing masks a model's choices by a grammar yet: none is offered.
+    constraints: ConstraintMaker | None = None
     info = ModelInfo(
         name=config.model or manifest.name,
         release=release.id,
