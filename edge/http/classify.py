@@ -19,10 +19,10 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse, Response
 
-from edge.http import chat, errors
+from edge.http import asking, errors
 from edge.http.app import HttpSettings
 from edge.http.body import read_json
-from edge.http.schema import WeirOptions
+from edge.http.fields import WeirOptions
 from edge.http.sse import unless_gone
 from wire.classification import Classified, Classifies, ClassifyRequest
 from wire.deadline import Deadline
@@ -52,7 +52,7 @@ def add_classify(app: FastAPI, service: Classifies, settings: HttpSettings) -> N
 
     async def classify(request: Request) -> Response:
         body = _parsed(await read_json(request, settings.max_body_bytes, settings.default_deadline_s))
-        seconds = chat.deadline_s(
+        seconds = asking.deadline_s(
             body.weir.deadline_ms,
             request.headers.get("x-weir-deadline-ms", ""),
             settings.default_deadline_s,
@@ -60,7 +60,9 @@ def add_classify(app: FastAPI, service: Classifies, settings: HttpSettings) -> N
         )
         peer = request.client.host if request.client else ""
         call = Call(Deadline.after(seconds), request.headers.get("traceparent", ""), peer)
-        headers = chat.Headers(request.headers.get("x-weir-constraint", ""), request.headers.get("idempotency-key", ""))
+        headers = asking.Headers(
+            request.headers.get("x-weir-constraint", ""), request.headers.get("idempotency-key", "")
+        )
         if isinstance(body.text, str):
             asked = _request(body, body.text, headers, "")
             answer = await unless_gone(service.classify(asked, call), request.receive)
@@ -97,7 +99,7 @@ def _parsed(document: Any) -> ClassifyBody:
         raise InvalidRequest(f"{name}: {what}") from error
 
 
-def _request(body: ClassifyBody, text: str, headers: chat.Headers, suffix: str) -> ClassifyRequest:
+def _request(body: ClassifyBody, text: str, headers: asking.Headers, suffix: str) -> ClassifyRequest:
     try:
         (text + body.text_pair).encode()
     except UnicodeEncodeError as error:
