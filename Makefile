@@ -13,7 +13,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 
-PROTOS := $(wildcard protos/weir/v1/*.proto)
+PROTOS := $(wildcard protos/weir/v1/*.proto protos/inference/*.proto)
 PACKAGES := wire release router runtime quantize edge cloud weir bench
 
 .PHONY: help demo test check proto lock setup format clean

@@ -43,7 +43,7 @@ async def _abort(context: _Context, error: WeirError) -> NoReturn:
     await context.abort(grpc_code(error), error.message, ((ERROR_METADATA_KEY, name),))
 
 
-class _Handlers:
+class Handlers:
     """Builds guarded method handlers with one default and longest deadline and one authenticator."""
 
     def __init__(
@@ -97,6 +97,28 @@ class _Handlers:
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
+    def both_ways(
+        self, method: str, serve: Callable[[bytes, Call], AsyncIterator[bytes]]
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Many requests on one stream, answered one after the other; each has the default deadline."""
+
+        async def handle(requests: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
+            events: AsyncIterator[bytes] | None = None
+            try:
+                async for data in requests:
+                    events = serve(data, self._call(method, context))
+                    async for event in events:
+                        yield event
+            except WeirError as error:
+                await _abort(context, error)
+            except Exception as error:  # noqa: BLE001 - the server's boundary
+                await _abort(context, _internal(method, error))
+            finally:
+                if events is not None:
+                    await events.aclose()  # type: ignore[attr-defined]
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
 
 def _internal(method: str, error: Exception) -> WeirError:
     _log.error("unexpected fault in %s", method, exc_info=error)
@@ -125,7 +147,7 @@ def add_inference(
 
     Classify and Score answer UNIMPLEMENTED where nobody is given for them.
     """
-    handlers = _Handlers(default_deadline_s, authenticator, max_deadline_s)
+    handlers = Handlers(default_deadline_s, authenticator, max_deadline_s)
 
     async def generate(data: bytes, call: Call) -> AsyncIterator[bytes]:
         events = service.generate(convert.request_in(data), call)
@@ -147,7 +169,7 @@ def add_inference(
         "Classify": handlers.unary("Classify", _classify(classifies)),
         "Score": handlers.unary("Score", _score(scores)),
     }
-    _register(server, _INFERENCE, methods)
+    register(server, _INFERENCE, methods)
 
 
 def _classify(service: Classifies | None) -> _Unary:
@@ -175,7 +197,7 @@ def add_engine_control(
     authenticator: Authenticator | None = None,
 ) -> None:
     """Serves `control` as weir.v1.EngineControl."""
-    handlers = _Handlers(default_deadline_s, authenticator)
+    handlers = Handlers(default_deadline_s, authenticator)
 
     async def activate(data: bytes, call: Call) -> bytes:
         release_dir, precision = convert_engine.activate_in(data)
@@ -192,12 +214,12 @@ def add_engine_control(
         "Status": handlers.unary("Status", status),
         "Drain": handlers.unary("Drain", drain),
     }
-    _register(server, _CONTROL, methods)
+    register(server, _CONTROL, methods)
 
 
 def add_unserved_fleet(server: grpc.aio.Server) -> None:
     """Answers every Fleet call with UNIMPLEMENTED and its name, so that a newer node knows why."""
-    handlers = _Handlers(10.0, None)
+    handlers = Handlers(10.0, None)
 
     async def sync(_requests: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
         await _unsupported_stream(context)
@@ -208,19 +230,22 @@ def add_unserved_fleet(server: grpc.aio.Server) -> None:
         "Explain": handlers.unary("Explain", lambda _data, _call: _unsupported("Fleet.Explain")),
         "Sync": grpc.stream_stream_rpc_method_handler(sync),
     }
-    _register(server, _FLEET, methods)
+    register(server, _FLEET, methods)
 
 
-def _register(server: grpc.aio.Server, service: str, methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]]) -> None:
+def register(server: grpc.aio.Server, service: str, methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]]) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
 
 
 class HealthReporter:
     """grpc.health.v1 for a server: one overall state, said for every service it serves."""
 
-    def __init__(self, server: grpc.aio.Server, services: Iterable[str] = ("Inference",)) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, services: Iterable[str] = ("Inference",), others: Iterable[str] = ()
+    ) -> None:
+        """`services` are of weir.v1, `others` full names of a standard's."""
         self._servicer = health.aio.HealthServicer()
-        self._names = ("", *(f"weir.v1.{name}" for name in services))
+        self._names = ("", *(f"weir.v1.{name}" for name in services), *others)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
         reflection.enable_server_reflection((*self._names[1:], health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 

@@ -25,6 +25,11 @@ _DEEPEST = 100
 
 async def read_json(request: Request, max_bytes: int, timeout_s: float) -> Any:
     """The body as a JSON document. Raises TooLarge, InvalidRequest or Cancelled."""
+    return parse_json(await read_body(request, max_bytes, timeout_s))
+
+
+async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
+    """The body as it came. Raises TooLarge, InvalidRequest or Cancelled."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise TooLarge(f"the body has {declared} bytes; at most {max_bytes}")
@@ -41,10 +46,11 @@ async def read_json(request: Request, max_bytes: int, timeout_s: float) -> Any:
         raise Cancelled("the client left before its request was read") from error
     except TimeoutError as error:
         raise InvalidRequest(f"the body did not arrive within {timeout_s:.0f} s") from error
-    return _parse(b"".join(parts))
+    return b"".join(parts)
 
 
-def _parse(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
+    """Raises InvalidRequest, or TooLarge for more values than anybody needs to send."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

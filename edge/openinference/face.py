@@ -1,0 +1,187 @@
+"""Answers the Open Inference Protocol with what a node is: an InferenceService and, maybe, a Classifies.
+
+Each element of a request becomes a request of its own through the node, so that each is routed, batched
+and accounted for like any other; a few run at a time. All are answered or the request fails, and then
+those still running end at once. Satisfies wire.openinference.messages.OpenInference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from edge.openinference import classification, generation, provenance
+from edge.openinference.generation import Answer
+from edge.openinference.inputs import wanted
+from edge.openinference.parameters import Asked
+from runtime.version import weir_version
+from wire.classification import Classifies
+from wire.errors import InvalidRequest, NotFound, NotSupported, WeirError
+from wire.messages import Delta, Final, GenerateEvent, GenerateRequest, ModelInfo
+from wire.openinference.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    Parameters,
+    ServerMetadata,
+    TensorMetadata,
+)
+from wire.openinference.tensors import Tensor
+from wire.service import Call, InferenceService
+
+T = TypeVar("T")
+PLATFORM = "weir"
+EXTENSIONS = ("binary_tensor_data", "parameters")
+_LAST = "triton_final_response"
+
+
+@dataclass(frozen=True, slots=True)
+class FaceSettings:
+    """Bounds of the face."""
+
+    node: str = "edge"
+    max_batch: int = 64  # elements of one request
+    max_running: int = 8  # of them at a time
+
+
+class NodeFace:
+    """See wire.openinference.messages.OpenInference."""
+
+    def __init__(
+        self, service: InferenceService, settings: FaceSettings | None = None, classifies: Classifies | None = None
+    ) -> None:
+        self._service, self._classifies = service, classifies
+        self._settings = settings or FaceSettings()
+
+    async def server_ready(self, call: Call) -> bool:
+        return (await self._service.describe(call)).ready
+
+    async def server_metadata(self, _call: Call) -> ServerMetadata:
+        return ServerMetadata("weir", weir_version(), EXTENSIONS)
+
+    async def model_ready(self, name: str, version: str, call: Call) -> bool:
+        await self._model(name, version, call)
+        return (await self._service.describe(call)).ready
+
+    async def model_metadata(self, name: str, version: str, call: Call) -> ModelMetadata:
+        model = await self._model(name, version, call)
+        given, told = _tensors_of(model)
+        return ModelMetadata(model.name, _versions(model)[:1], PLATFORM, given, told)
+
+    async def infer(self, request: InferRequest, call: Call) -> InferResponse:
+        model = await self._model(request.model, request.version, call)
+        if _labels(model):
+            return await self._classify(request, model, call)
+        names = wanted(request.outputs, [entry.name for entry in generation.OUTPUTS])
+        asked, elements = generation.to_requests(request, model.name, uuid.uuid4().hex, self._settings.max_batch)
+        call = _timed(call, asked)
+        answers = await self._all([self._whole(element, call) for element in elements])
+        told = provenance.shared([answer.final for answer in answers])
+        return _response(request, model, generation.tensors(answers, names), told)
+
+    async def stream(self, request: InferRequest, call: Call) -> AsyncGenerator[InferResponse, None]:
+        """A piece for each piece of text; the last has no more text, and all that is known at the end."""
+        model = await self._model(request.model, request.version, call)
+        if _labels(model):
+            yield await self._classify(request, model, call)
+            return
+        names = wanted(request.outputs, [entry.name for entry in generation.OUTPUTS])
+        asked, elements = generation.to_requests(request, model.name, uuid.uuid4().hex, self._settings.max_batch)
+        if len(elements) != 1:
+            raise InvalidRequest(f"a stream answers one element, and the request has {len(elements)}; send one each")
+        async with aclosing(_generator(self._service.generate(elements[0], _timed(call, asked)))) as events:
+            async for event in events:
+                if isinstance(event, Delta) and event.text:
+                    piece = Tensor("text", "BYTES", (1,), (event.text.encode(),))
+                    yield _response(request, model, (piece,), {_LAST: False})
+                elif isinstance(event, Final):
+                    told = {**provenance.shared([event]), _LAST: True}
+                    yield _response(request, model, generation.tensors([Answer("", event)], names), told)
+
+    async def _classify(self, request: InferRequest, model: ModelInfo, call: Call) -> InferResponse:
+        if self._classifies is None:
+            raise NotSupported(f"{model.name} is a classifier, and this node does not serve any")
+        there = [entry.name for entry in classification.outputs(model)]
+        names = wanted(request.outputs, there, classification.usual(model))
+        asked, elements = classification.to_requests(request, model, uuid.uuid4().hex, self._settings.max_batch)
+        call = _timed(call, asked)
+        classify = self._classifies.classify
+        found = await self._all([classify(element, call) for element in elements])
+        return _response(request, model, classification.tensors(found, model, names), provenance.shared(found))
+
+    async def _whole(self, request: GenerateRequest, call: Call) -> Answer:
+        texts: list[str] = []
+        async with aclosing(_generator(self._service.generate(request, call))) as events:
+            async for event in events:
+                if isinstance(event, Delta):
+                    texts.append(event.text)
+                elif isinstance(event, Final):
+                    return Answer("".join(texts), event)
+        raise WeirError("the answer ended without saying how")
+
+    async def _all(self, work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Every result in order. The first fault ends the rest and is raised."""
+        room = asyncio.Semaphore(self._settings.max_running)
+
+        async def one(coroutine: Coroutine[Any, Any, T]) -> T:
+            try:
+                async with room:
+                    return await coroutine
+            finally:
+                coroutine.close()  # one that never began would be complained of
+
+        tasks = [asyncio.create_task(one(coroutine)) for coroutine in work]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _model(self, name: str, version: str, call: Call) -> ModelInfo:
+        """The served model of that name and version. Raises NotFound."""
+        models = (await self._service.describe(call)).models
+        found = next((model for model in models if model.name == name), None)
+        if found is None:
+            names = ", ".join(model.name for model in models) or "none, for its engine is not there yet"
+            raise NotFound(f"no model {name!r:.80} here; this node serves {names}")
+        if version and version not in _versions(found):
+            raise NotFound(f"no version {version!r:.80} of {name} here; this node serves {_versions(found)[0]}")
+        return found
+
+
+def _versions(model: ModelInfo) -> tuple[str, ...]:
+    """What a version may be called by, the usual first: `1.2.0+digest`, the release's id, `1.2.0`; without one 1."""
+    release = model.release
+    version = release.partition("@")[2]
+    return (version, release, version.partition("+")[0]) if version else (release or "1",)
+
+
+def _labels(model: ModelInfo) -> bool:
+    return "classify" in model.tasks
+
+
+def _tensors_of(model: ModelInfo) -> tuple[tuple[TensorMetadata, ...], tuple[TensorMetadata, ...]]:
+    if _labels(model):
+        return classification.INPUTS, classification.outputs(model)
+    return generation.INPUTS, generation.OUTPUTS
+
+
+def _timed(call: Call, asked: Asked) -> Call:
+    if asked.timeout_s is None:
+        return call
+    return Call(call.deadline.capped(asked.timeout_s), call.traceparent, call.peer)
+
+
+def _response(request: InferRequest, model: ModelInfo, outputs: tuple[Tensor, ...], told: Parameters) -> InferResponse:
+    return InferResponse(model.name, request.version or _versions(model)[0], request.id, told, outputs)
+
+
+def _generator(events: AsyncIterator[GenerateEvent]) -> AsyncGenerator[GenerateEvent, None]:
+    if not isinstance(events, AsyncGenerator):
+        raise TypeError("an InferenceService's generate must be an async generator")
+    return events

@@ -1,0 +1,124 @@
+"""The official `tritonclient`, by gRPC and HTTP, against a node. It lives in an environment of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.http.app import HttpSettings, make_app
+from edge.openinference.face import NodeFace
+from edge.openinference.rest import add_open_inference as add_rest
+from quantize.progress import Silent
+from quantize.sources.cache import Cache
+from runtime.http_server import HttpServer
+from tests.fakes.classifier import CLASSIFIER, LABELS, FakeClassifier
+from tests.fakes.inference import FakeInference
+from tests.integration.edge_process import edge_process
+from wire.channel import bind, open_server
+from wire.messages import Tier
+from wire.openinference.server import add_open_inference
+
+CLIENT = "tritonclient[grpc,http]==2.73.0"
+SCRIPT = Path(__file__).with_name("triton_client.py")
+
+pytestmark = pytest.mark.timeout(420)
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """An environment with the client, kept in the cache. Where none can be had the tests are skipped, but not in CI."""
+    cache = Cache.from_environment(os.environ)
+    key = f"test-{CLIENT.replace('[grpc,http]==', '-')}-py{sys.version_info.major}.{sys.version_info.minor}"
+    with cache.locked(key, Silent()):
+        if not cache.folder(key).exists():
+            try:
+                with cache.making(key) as folder:
+                    _install(folder)
+            except (OSError, subprocess.SubprocessError) as error:
+                if os.environ.get("CI"):
+                    raise
+                pytest.skip(f"{CLIENT} cannot be installed here: {error}")
+    return cache.folder(key) / "bin" / "python"
+
+
+def _install(folder: Path) -> None:
+    venv.create(folder, with_pip=False, symlinks=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--quiet", CLIENT], check=True, timeout=300)
+
+
+def ask(python: Path, *arguments: str) -> dict[str, Any]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NO_PROXY": "127.0.0.1"}
+    done = subprocess.run(
+        [str(python), str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_node_answers_the_official_client(python: Path, tiny_release: Path) -> None:
+    with edge_process(tiny_release) as node:
+        http = node.http.removeprefix("http://")
+        told = ask(python, "generate", node.grpc, http, "tiny")
+    for kind in ("grpc", "http"):
+        found = told[kind]
+        assert (found["live"], found["ready"], found["model_ready"], found["other_ready"]) == (True, True, True, False)
+        assert (found["server"], found["inputs"]) == ("weir", ["text", "prompt"])
+        assert "+" in found["versions"][0]
+        assert len(found["text"]) == 2
+        assert found["text"] == found["again"] == told["grpc"]["text"]
+        assert found["tokens"] == [6, 6]
+        assert (found["tier"], found["degraded"]) == (["edge", "edge"], [False, False])
+        assert found["unasked"]
+        assert found["id"] == "r1"
+        assert {"weir_tier", "weir_reason", "weir_release", "weir_degraded"} <= set(found["parameters"])
+        assert "beam_width" in found["refused"]
+    assert "".join(told["stream"]) == told["grpc"]["text"][0]
+    assert len(told["stream"]) > 2
+
+
+@asynccontextmanager
+async def classifier_node() -> AsyncIterator[tuple[str, str]]:
+    service, classifier = FakeInference(Tier.EDGE, model=CLASSIFIER), FakeClassifier()
+    face = NodeFace(service, classifies=classifier)
+    app = make_app(service, HttpSettings())
+    add_rest(app, face, HttpSettings())
+    http, server = HttpServer(app, "127.0.0.1:0"), open_server()
+    add_open_inference(server, face, 30.0)
+    port = bind(server, "127.0.0.1:0")
+    await server.start()
+    await http.start()
+    try:
+        yield f"127.0.0.1:{port}", http.address
+    finally:
+        await http.stop()
+        await server.stop(0)
+
+
+async def test_a_classifier_gives_the_official_client_its_scores(python: Path) -> None:
+    async with classifier_node() as (grpc, http):
+        told = await asyncio.to_thread(ask, python, "classify", grpc, http, "sizes")
+    for found in told.values():
+        assert found["label"] == ["medium", "short"]
+        assert found["classes"] == list(LABELS)
+        assert found["scores"] == [[0.2, 0.6, 0.2], [0.6, 0.2, 0.2]]
+        assert found["kinds"] == ["float32", "bool"]
+        assert found["logits"] == [[2.0, 0.0, 0.0]]

@@ -1,0 +1,125 @@
+"""Asks a node with the official `tritonclient`; run by an environment that knows nothing of Weir.
+
+Its `inference.*` messages clash with ours in one process. Usage: triton_client.py TASK GRPC HTTP MODEL; prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc
+import tritonclient.http
+
+
+def _texts(kind: Any, name: str, *texts: str) -> Any:
+    entry = kind.InferInput(name, [len(texts)], "BYTES")
+    entry.set_data_from_numpy(np.array([text.encode() for text in texts], dtype=object))
+    return entry
+
+
+def _array(found: Any, name: str) -> Any:
+    values = found.as_numpy(name)
+    return [value.decode() if isinstance(value, bytes) else value for value in values.tolist()]
+
+
+def _clients(grpc_target: str, http_target: str) -> list[tuple[str, Any, Any]]:
+    return [
+        ("grpc", tritonclient.grpc, tritonclient.grpc.InferenceServerClient(grpc_target)),
+        ("http", tritonclient.http, tritonclient.http.InferenceServerClient(http_target)),
+    ]
+
+
+def _status(client: Any, kind: str, model: str) -> dict[str, Any]:
+    extra = {"as_json": True} if kind == "grpc" else {}
+    metadata = client.get_model_metadata(model, **extra)
+    return {
+        "live": client.is_server_live(),
+        "ready": client.is_server_ready(),
+        "model_ready": client.is_model_ready(model),
+        "other_ready": _ready_or_not(client, "no-such-model"),
+        "server": client.get_server_metadata(**extra)["name"],
+        "inputs": [entry["name"] for entry in metadata["inputs"]],
+        "versions": metadata["versions"],
+    }
+
+
+def _ready_or_not(client: Any, model: str) -> bool:
+    try:
+        return bool(client.is_model_ready(model))
+    except tritonclient.grpc.InferenceServerException:
+        return False
+
+
+def generate(grpc_target: str, http_target: str, model: str) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for kind, module, client in _clients(grpc_target, http_target):
+        given = [_texts(module, "text", "Where is my parcel?", "Cancel my order.")]
+        parameters = {"max_tokens": 6, "temperature": 0.0, "seed": 7}
+        whole = client.infer(model, given, request_id="r1", parameters=parameters)
+        wanted = [module.InferRequestedOutput("text"), module.InferRequestedOutput("completion_tokens")]
+        some = client.infer(model, given, outputs=wanted, timeout=20_000_000, parameters=parameters)
+        response = whole.get_response(**({"as_json": True} if kind == "grpc" else {}))
+        try:
+            client.infer(model, given, parameters={"beam_width": 4})
+            refused = ""
+        except module.InferenceServerException as error:
+            refused = str(error)
+        told[kind] = {
+            **_status(client, kind, model),
+            "text": _array(whole, "text"),
+            "again": _array(some, "text"),
+            "tokens": _array(some, "completion_tokens"),
+            "tier": _array(whole, "tier"),
+            "degraded": _array(whole, "degraded"),
+            "unasked": some.as_numpy("tier") is None,
+            "id": response["id"],
+            "parameters": sorted(response["parameters"]),
+            "refused": refused,
+        }
+    told["stream"] = _stream(grpc_target, model)
+    return told
+
+
+def _stream(target: str, model: str) -> list[str]:
+    pieces: list[str] = []
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(target) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        given = [_texts(tritonclient.grpc, "text", "Where is my parcel?")]
+        parameters = {"max_tokens": 6, "temperature": 0.0}
+        client.async_stream_infer(model, given, enable_empty_final_response=True, parameters=parameters)
+        while True:
+            result, error = answers.get(timeout=30)
+            if error is not None:
+                raise error
+            pieces += _array(result, "text")
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                client.stop_stream()
+                return pieces
+
+
+def classify(grpc_target: str, http_target: str, model: str) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for kind, module, client in _clients(grpc_target, http_target):
+        found = client.infer(model, [_texts(module, "text", "hello you", "hi")])
+        wanted = [module.InferRequestedOutput("logits")]
+        logits = client.infer(model, [_texts(module, "text", "hi")], outputs=wanted).as_numpy("logits")
+        scores = found.as_numpy("scores")
+        told[kind] = {
+            **_status(client, kind, model),
+            "label": _array(found, "label"),
+            "classes": _array(found, "classes"),
+            "scores": [[round(score, 3) for score in row] for row in scores.tolist()],
+            "kinds": [str(scores.dtype), str(found.as_numpy("holds").dtype)],
+            "logits": logits.tolist(),
+        }
+    return told
+
+
+if __name__ == "__main__":
+    task, *addresses = sys.argv[1:]
+    json.dump({"generate": generate, "classify": classify}[task](*addresses), sys.stdout)
