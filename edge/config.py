@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from runtime.config import Section
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Share = Annotated[float, Field(ge=0, le=1)]
+API_KEY_VARIABLE = "WEIR_EDGE__UPSTREAM_API_KEY"
+# What can be asked of an OpenAI-compatible endpoint (edge.openai_upstream), in the words of wire.capabilities.
+REMOTE_CAPABILITIES = ("stream", "sample", "min_p", "penalties", "json_schema", "tools", "tool_turns")
 
 
 def available_cpus(root: Path = Path("/sys/fs/cgroup")) -> int:
@@ -105,12 +110,18 @@ class EdgeConfig(Section):
     max_requests: int = Field(256, ge=1, le=65_536)  # of each model in this node at once, wherever they are answered
     max_hops: int = Field(4, ge=0, le=16)
 
-    # The next tier up. Empty: none, the edge answers everything.
+    # The next tier up. Empty: none, the edge answers everything. host:port: a gateway or a node; http(s)://…/v1: an
+    # OpenAI-compatible endpoint, which the fields from upstream_api_key on are for. docs/upstreams.md.
     upstream: str = ""
     upstream_model: str = ""  # its name for the model; empty: the same name if it has it, else its default
     upstream_ca_file: Path | None = None
     upstream_certificate_file: Path | None = None
     upstream_key_file: Path | None = None
+    upstream_api_key: SecretStr | None = None
+    upstream_api_key_file: Path | None = None  # read at start
+    upstream_logprobs: bool = False  # it tells the log-probs of tokens
+    # What it serves, in the words of /v1/models; empty: all that OpenAI's interface has words for.
+    upstream_capabilities: Annotated[tuple[str, ...], NoDecode] = ()
     probe_interval_s: Seconds = 2.0
     probe_bytes: int = Field(16 << 10, ge=0, le=256 << 10)
     private_classes: Annotated[tuple[str, ...], NoDecode] = ()  # request classes that must not leave the node
@@ -148,7 +159,7 @@ class EdgeConfig(Section):
     _named_in_store: bool = PrivateAttr(default=False)
     _named_in_folder: bool = PrivateAttr(default=False)
 
-    @field_validator("private_classes", "siblings", mode="before")
+    @field_validator("private_classes", "siblings", "upstream_capabilities", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         """The environment and flags give one string: a,b."""
@@ -163,9 +174,21 @@ class EdgeConfig(Section):
         except ValueError as error:
             raise ValueError('must be a JSON list of objects, as \'[{"name": "intents"}]\'') from error
 
+    @field_validator("upstream")
+    @classmethod
+    def _upstream(cls, value: str) -> str:
+        if "://" not in value:
+            return value
+        url = urlsplit(value)
+        if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment or "@" in url.netloc:
+            raise ValueError("must be host:port, or a URL like https://host/v1 without a key in it")
+        return value.rstrip("/")
+
     @field_validator("http_address", "grpc_address", "upstream")
     @classmethod
     def _address(cls, value: str) -> str:
+        if value.startswith(("http://", "https://")):
+            return value
         host, _, port = value.rpartition(":")
         if not value or value.startswith("unix:"):
             return value
@@ -226,6 +249,15 @@ class EdgeConfig(Section):
             raise ValueError("http_address and grpc_address must be given")
         if (self.upstream_certificate_file is None) != (self.upstream_key_file is None):
             raise ValueError("upstream_certificate_file and upstream_key_file belong together")
+        own = ("upstream_api_key", "upstream_api_key_file", "upstream_capabilities", "upstream_logprobs")
+        given = [name for name in own if getattr(self, name)]
+        if given and not self.upstream_url:
+            raise ValueError(f"{given[0]} is for an upstream that is a URL, like https://host/v1")
+        if self.upstream_api_key is not None and self.upstream_api_key_file is not None:
+            raise ValueError("upstream_api_key and upstream_api_key_file exclude each other")
+        unknown = [name for name in self.upstream_capabilities if name not in REMOTE_CAPABILITIES]
+        if unknown:
+            raise ValueError(f"upstream_capabilities: {unknown[0]!r} is none of {', '.join(REMOTE_CAPABILITIES)}")
         if self.default_deadline_s > self.max_deadline_s:
             raise ValueError("default_deadline_s must not exceed max_deadline_s")
         return self
@@ -257,10 +289,22 @@ class EdgeConfig(Section):
         """The engine as a gRPC target."""
         return f"unix:{self.engine_socket}"
 
+    @property
+    def upstream_url(self) -> bool:
+        """Whether the upstream is an OpenAI-compatible endpoint."""
+        return self.upstream.startswith(("http://", "https://"))
+
     def to_json(self) -> str:
-        return self.model_dump_json()
+        """Everything but the key: arguments of a process can be read by everybody on the machine. See `secrets`."""
+        return self.model_dump_json(exclude={"upstream_api_key"})
+
+    def secrets(self) -> dict[str, str]:
+        """What goes to a child in its environment."""
+        return {} if self.upstream_api_key is None else {API_KEY_VARIABLE: self.upstream_api_key.get_secret_value()}
 
     @classmethod
-    def from_json(cls, text: str) -> EdgeConfig:
+    def from_json(cls, text: str, environment: Mapping[str, str] | None = None) -> EdgeConfig:
         """Raises pydantic's ValidationError."""
-        return cls.model_validate_json(text)
+        config = cls.model_validate_json(text)
+        key = (environment or {}).get(API_KEY_VARIABLE)
+        return config if key is None else config.model_copy(update={"upstream_api_key": SecretStr(key)})

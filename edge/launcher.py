@@ -221,7 +221,8 @@ class Launcher:
     def _front_specs(self) -> Sequence[ChildSpec]:
         _make(self._addresses.parent)
         self._addresses.unlink(missing_ok=True)
-        return [ChildSpec("front", (sys.executable, "-m", "edge.front", self._config.to_json()))]
+        config = self._config
+        return [ChildSpec("front", (sys.executable, "-m", "edge.front", config.to_json()), config.secrets())]
 
     async def _front_ready(self) -> None:
         async with asyncio.timeout(_READY_S):

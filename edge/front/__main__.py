@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from runtime.child import die_with_parent
@@ -11,4 +12,4 @@ if __name__ == "__main__":
     from edge.config import EdgeConfig
     from edge.front.main import run
 
-    sys.exit(run(EdgeConfig.from_json(sys.argv[1])))
+    sys.exit(run(EdgeConfig.from_json(sys.argv[1], os.environ)))

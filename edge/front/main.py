@@ -18,17 +18,21 @@ from collections.abc import Coroutine
 from edge.config import EdgeConfig
 from edge.events import LogSink
 from edge.front.model import Upstream, make_models
-from edge.front.settings import http_settings, tls, upstream_settings
+from edge.front.settings import http_settings, upstream_settings
 from edge.front.updating import Shared
+from edge.front.upstream import make_upstream
 from edge.http.app import make_app
 from edge.http.classify import add_classify
 from edge.http.repository import add_repository
 from edge.link import UpstreamLink
 from edge.node import EdgeNode, NoUpstream
+from edge.openinference.face import FaceSettings, NodeFace
+from edge.openinference.rest import add_open_inference as add_rest
 from runtime.http_server import HttpServer
 from wire.channel import bind, open_server
-from wire.grpc_client import InferenceClient
 from wire.grpc_server import HealthReporter, add_inference, add_unserved_fleet
+from wire.openinference.messages import SERVICE_NAME
+from wire.openinference.server import add_open_inference
 
 UNSTARTABLE = 71
 
@@ -46,7 +50,7 @@ class Front:
         self.config = config
         sink, settings = LogSink(config.node), upstream_settings(config)
         link = UpstreamLink(settings.network, sink, time.monotonic, settings.escalations_per_minute)
-        self._client = InferenceClient(config.upstream, tls(config), observer=link) if config.upstream else None
+        self._client = make_upstream(config, link)
         above = self._client or NoUpstream()
         self._shared = None if config.store_dir is None else Shared(config, config.store_dir, sink)
         self.models = make_models(config, Upstream(above, above, link), self._shared)
@@ -74,16 +78,23 @@ async def serve(config: EdgeConfig) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    front = Front(config)
+    try:
+        front = Front(config)
+    except OSError as error:
+        _log.error("%s", error)
+        return UNSTARTABLE
     server = open_server()
     node, longest_s = front.node, config.max_deadline_s
     add_inference(server, node, config.default_deadline_s, max_deadline_s=longest_s, classifies=node)
     add_unserved_fleet(server)
-    health = HealthReporter(server)
+    face = NodeFace(node, FaceSettings(config.node), node)
+    add_open_inference(server, face, config.default_deadline_s, max_deadline_s=longest_s)
+    health = HealthReporter(server, others=(SERVICE_NAME,))
     try:
         grpc_port = bind(server, config.grpc_address)
         app = make_app(node, http_settings(config))
         add_classify(app, node, http_settings(config))
+        add_rest(app, face, http_settings(config))
         if config.store_dir is not None and config.share_store:
             add_repository(app, config.store_dir)
         http = HttpServer(app, config.http_address)

@@ -1,0 +1,236 @@
+"""What an endpoint sends, as Weir's events: chunks of a stream, or a whole completion where it does not stream.
+
+Whatever has another shape than it should is a broken answer: Unavailable, since another try may fare better.
+A Weir node tells its provenance under `weir`; of any other endpoint only the tier is known: the cloud.
+Pure: no sockets, no clock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge.openai_upstream import faults
+from wire.errors import Unavailable
+from wire.messages import Delta, Final, Reason, Tier, TokenLogprob, ToolCall, Usage
+
+Json = Mapping[str, Any]
+DONE = b"[DONE]"
+_FINISHES = ("stop", "length", "tool_calls", "content_filter")
+_MOST_CALLS = 128
+_MOST_TIMINGS = 64
+_Ranked = tuple[TokenLogprob, tuple[TokenLogprob, ...]]
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer as it comes in. `node` is who to say it came from, `secret` what must not be shown."""
+
+    node: str
+    request_id: str
+    secret: str = field(default="", repr=False)
+    finish_reason: str = ""
+    deltas: int = 0
+    done: bool = False
+    _usage: Usage | None = None
+    _weir: Json = field(default_factory=dict)
+    _calls: dict[int, _Call] = field(default_factory=dict)
+
+    def event(self, data: bytes) -> Iterator[Delta]:
+        """What one server-sent event adds. Raises WeirError."""
+        if data.strip() == DONE:
+            self.done = True
+            return
+        yield from self.document(_parsed(data), "delta")
+
+    def whole(self, data: bytes) -> Iterator[Delta]:
+        """What a completion adds that came as one document. Raises WeirError."""
+        yield from self.document(_parsed(data), "message")
+        self.done = True
+
+    def document(self, told: Any, part: str) -> Iterator[Delta]:
+        if not isinstance(told, dict):
+            raise _broken("an event is no JSON object")
+        error = faults.of_document(told, self.secret)
+        if error is not None:
+            raise error
+        self._usage = _usage(told.get("usage")) or self._usage
+        if isinstance(told.get("weir"), dict):
+            self._weir = told["weir"]
+        choices = told.get("choices", [])
+        if not isinstance(choices, list):
+            raise _broken("choices is no list")
+        for choice in choices:
+            if not isinstance(choice, dict):
+                raise _broken("a choice is no JSON object")
+            if choice.get("index", 0) == 0:
+                yield from self._choice(choice, part)
+
+    def _choice(self, choice: Json, part: str) -> Iterator[Delta]:
+        piece = choice.get(part)
+        if piece is None:
+            text = choice.get("text") or ""  # of /completions
+        elif isinstance(piece, dict):
+            text = piece.get("content") or ""
+            self._tool_calls(piece.get("tool_calls") or [])
+        else:
+            raise _broken(f"{part} is no JSON object")
+        if not isinstance(text, str):
+            raise _broken("the content is no text")
+        tokens = _tokens(choice.get("logprobs"))
+        if text or tokens:
+            self.deltas += 1
+            yield _delta(_text(text), tokens)
+        finish = choice.get("finish_reason")
+        if isinstance(finish, str) and finish:
+            self.finish_reason = "tool_calls" if finish == "function_call" else finish
+
+    def _tool_calls(self, pieces: Any) -> None:
+        if not isinstance(pieces, list):
+            raise _broken("tool_calls is no list")
+        for place, piece in enumerate(pieces):
+            if not isinstance(piece, dict):
+                raise _broken("a tool call is no JSON object")
+            index = piece.get("index", place)
+            if not isinstance(index, int) or not 0 <= index < _MOST_CALLS:
+                raise _broken(f"a tool call's index is {index!r:.40}")
+            call = self._calls.setdefault(index, _Call())
+            function = piece.get("function") or {}
+            if not isinstance(function, dict):
+                raise _broken("a tool call's function is no JSON object")
+            call.id = call.id or _text(piece.get("id"))
+            call.name = call.name or _text(function.get("name"))
+            call.arguments.append(_text(function.get("arguments")))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the endpoint said how the answer ended; without that it broke off."""
+        return bool(self.finish_reason)
+
+    def final(self, hops: int) -> Final:
+        """The end. `hops` are those up to this endpoint. Raises Unavailable for an answer that broke off."""
+        if not self.ended:
+            raise Unavailable("the upstream's answer broke off without an end")
+        calls = tuple(
+            ToolCall(call.id or f"call_{index}", call.name, "".join(call.arguments) or "{}")
+            for index, call in sorted(self._calls.items())
+        )
+        finish = self.finish_reason if self.finish_reason in _FINISHES else "stop"
+        # Without a count an event stands for a token, which is what most endpoints send.
+        usage = self._usage or Usage(0, self.deltas)
+        plain = Final(finish, usage, Tier.CLOUD, reason=Reason.CLOUD_ONLY, hops=hops, tool_calls=calls)
+        return _with_provenance(plain, self._weir, self.node, self.request_id)
+
+
+def _with_provenance(final: Final, weir: Json, node: str, request_id: str) -> Final:
+    """The Final with what a Weir node told of itself; anything of the wrong kind counts as not told."""
+    tier, reason = _member(Tier, weir.get("tier")), _member(Reason, weir.get("reason"))
+    return Final(
+        final.finish_reason,
+        final.usage,
+        tier or final.tier,
+        release=_text(weir.get("release")),
+        weight_digest=_text(weir.get("weight_digest")),
+        precision=_whole(weir.get("precision")),
+        weight_format=_text(weir.get("weight_format")),
+        confidence=_share(weir.get("confidence")),
+        threshold=_share(weir.get("threshold")),
+        reason=reason or final.reason,
+        degraded=weir.get("degraded") is True,
+        wanted_reason=_member(Reason, weir.get("wanted_reason")),
+        audited=weir.get("audited") is True,
+        timings_ms=_timings(weir.get("timings_ms")),
+        hops=max(_whole(weir.get("hops")), final.hops),
+        request_id=request_id,
+        node=_text(weir.get("node")) or node,
+        tool_calls=final.tool_calls,
+    )
+
+
+def _broken(what: str) -> Unavailable:
+    return Unavailable(f"the upstream's answer is broken: {what}")
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _broken("an event is not JSON") from error
+
+
+def _usage(told: Any) -> Usage | None:
+    if not isinstance(told, dict):
+        return None
+    details = told.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    return Usage(_whole(told.get("prompt_tokens")), _whole(told.get("completion_tokens")), _whole(cached))
+
+
+def _tokens(told: Any) -> list[_Ranked]:
+    """The tokens of a chat's log-probs, each with its alternatives. Their ids are not told there."""
+    entries = told.get("content") if isinstance(told, dict) else None
+    if not isinstance(entries, list):
+        return []
+    found: list[_Ranked] = []
+    for entry in entries:
+        top = entry.get("top_logprobs") if isinstance(entry, dict) else None
+        found.append((_token(entry), tuple(_token(other) for other in top or () if isinstance(top, list))))
+    return found
+
+
+def _token(entry: Any) -> TokenLogprob:
+    if not isinstance(entry, dict):
+        raise _broken("a log-prob is no JSON object")
+    value, raw = entry.get("logprob"), entry.get("bytes")
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise _broken("a log-prob is no number")
+    if isinstance(raw, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in raw):
+        return TokenLogprob(0, float(value), bytes(raw))
+    return TokenLogprob(0, float(value), _text(entry.get("token")).encode(errors="replace"))
+
+
+def _delta(text: str, tokens: list[_Ranked]) -> Delta:
+    if not tokens:
+        return Delta(text)
+    return Delta(
+        text,
+        tuple(token.token_id for token, _ in tokens),
+        tuple(token.logprob for token, _ in tokens),
+        token_bytes=tuple(token.text for token, _ in tokens),
+        top_logprobs=tuple(top for _, top in tokens) if any(top for _, top in tokens) else (),
+    )
+
+
+def _text(value: Any) -> str:
+    """Text that can be passed on: JSON can spell half a surrogate pair, which has no UTF-8."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else ""
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else 0
+
+
+def _share(value: Any) -> float | None:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    return float(value) if fits else None
+
+
+def _member(kind: Any, value: Any) -> Any:
+    return next((member for member in kind if member.value == value), None)
+
+
+def _timings(told: Any) -> dict[str, float]:
+    if not isinstance(told, dict):
+        return {}
+    sound = {name: value for name, value in told.items() if isinstance(value, int | float) and 0 <= value < math.inf}
+    return dict(list(sound.items())[:_MOST_TIMINGS])

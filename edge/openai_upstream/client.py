@@ -1,0 +1,203 @@
+"""The client: an InferenceService over an OpenAI-compatible endpoint.
+
+Always streams, so that the first words come early and leaving ends the work there: the connection is
+closed. One try, but for two cases in which the endpoint did nothing yet: it was busy and names a time to
+come back that fits the deadline, or it knows the limit of tokens by its other name. `describe` asks for
+the models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import httpx
+
+from edge.openai_upstream import body, faults
+from edge.openai_upstream.answer import Answer
+from edge.openai_upstream.events import MAX_TOTAL_BYTES, EventReader
+from edge.openai_upstream.faults import Refused
+from edge.openai_upstream.models import description, only_model
+from edge.openai_upstream.settings import OpenAiSettings
+from edge.openai_upstream.transport import Asked, Connection, Meter, blocks, read_all
+from wire.classification import Classified, ClassifyRequest
+from wire.errors import (
+    NotSupported,
+    PermissionDenied,
+    PreconditionFailed,
+    Unauthenticated,
+    WeirError,
+    grpc_code,
+)
+from wire.messages import Committed, Delta, Description, Final, GenerateEvent, GenerateRequest, Reason, Tier
+from wire.service import Call, ExchangeObserver
+
+_MOST_MODELS_BYTES = 2 << 20
+_MOST_FAULT_BYTES = 64 << 10
+_NEITHER_LISTED = (404, 405, 501)
+_LENGTH_FIELDS = ("max_tokens", "max_completion_tokens")
+
+
+class OpenAiUpstream:
+    """Satisfies wire.service.InferenceService. Close it."""
+
+    def __init__(self, settings: OpenAiSettings, observer: ExchangeObserver | None = None) -> None:
+        self._settings, self._observer = settings, observer
+        self._connection = Connection(settings)
+        self._described: Description | None = None
+        self._length_field = _LENGTH_FIELDS[0]
+
+    @property
+    def target(self) -> str:
+        return self._settings.url
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    # --- InferenceService
+
+    async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
+        """See InferenceService. Raises WeirError."""
+        call.deadline.check()
+        meter = Meter("Generate", self._observer)
+        code = "CANCELLED"
+        try:
+            async with aclosing(self._tried(request, call, meter)) as events:
+                async for event in events:
+                    yield event
+            code = "OK"
+        except WeirError as error:
+            code = grpc_code(error).name
+            raise
+        finally:
+            meter.finish(code)
+
+    async def describe(self, call: Call, probe_bytes: int = 0) -> Description:  # noqa: ARG002 - nothing to pad
+        """See InferenceService: the models it lists. Ready unless it refuses this node's key."""
+        call.deadline.check()
+        meter = Meter("Describe", self._observer)
+        code = "UNAVAILABLE"
+        try:
+            told = await self._listed(call, meter)
+            code = "OK"
+        except WeirError as error:
+            code = grpc_code(error).name
+            raise
+        finally:
+            meter.finish(code)
+        if told.ready:
+            self._described = told
+        return told
+
+    async def classify(self, _request: ClassifyRequest, _call: Call) -> Classified:
+        """An OpenAI-compatible endpoint labels nothing. Raises NotSupported."""
+        raise NotSupported("an OpenAI-compatible upstream serves no classification")
+
+    # --- an answer
+
+    async def _tried(
+        self, request: GenerateRequest, call: Call, meter: Meter
+    ) -> AsyncGenerator[Committed | Delta | Final, None]:
+        waited = renamed = False
+        while True:
+            try:
+                async with aclosing(self._once(request, call, meter)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except Refused as refused:
+                # Nothing was shown yet: a refusal is the whole answer of its try.
+                error = faults.of_status(refused, self._settings.api_key)
+                if not renamed and self._length_field == refused.parameter == _LENGTH_FIELDS[0]:
+                    renamed, self._length_field = True, _LENGTH_FIELDS[1]
+                    continue
+                wait_s = refused.retry_after_s()
+                if waited or wait_s is None or refused.status not in (429, 503) or not self._fits(wait_s, call):
+                    raise error from None
+                waited = True
+                await asyncio.sleep(wait_s)
+
+    def _fits(self, wait_s: float, call: Call) -> bool:
+        """Whether waiting is worth it: after it at least as long must be left again."""
+        return wait_s <= self._settings.max_retry_wait_s and 2 * wait_s < call.deadline.remaining_s()
+
+    async def _once(
+        self, request: GenerateRequest, call: Call, meter: Meter
+    ) -> AsyncGenerator[Committed | Delta | Final, None]:
+        """One try. Raises Refused for a status that is no success, else WeirError."""
+        document = body.document(request, self._model(request.model), self._length_field)
+        answer = Answer(self._connection.host, request.request_id, self._settings.api_key)
+        asked = Asked("POST", body.path(request), document, body.headers(request, call))
+        async with self._connection.asking(asked, call, meter) as response:
+            if response.status_code != 200:
+                raise Refused(
+                    response.status_code, response.headers, await read_all(response, call, meter, _MOST_FAULT_BYTES)
+                )
+            committed = False
+            async with aclosing(_deltas(response, answer, call, meter)) as deltas:
+                async for delta in deltas:
+                    if not committed:
+                        committed = True
+                        yield _committed(response.headers, request.request_id)
+                    if delta is not None:
+                        yield delta
+            yield answer.final(request.hops)
+
+    def _model(self, name: str) -> str:
+        found = name or self._settings.model or only_model(self._described)
+        if not found:
+            raise PreconditionFailed(
+                f"the upstream {self._connection.host} serves several models or lists none; say which by upstream_model"
+            )
+        return found
+
+    # --- what it serves
+
+    async def _listed(self, call: Call, meter: Meter) -> Description:
+        async with self._connection.asking(Asked("GET", "/models"), call, meter) as response:
+            status = response.status_code
+            if status == 200:
+                told = await read_all(response, call, meter, _MOST_MODELS_BYTES)
+                return description(told, self._settings, self._connection.host)
+            refused = Refused(status, response.headers, await read_all(response, call, meter, _MOST_FAULT_BYTES))
+        if status in _NEITHER_LISTED:  # it need not list any
+            return description(b"", self._settings, self._connection.host)
+        error = faults.of_status(refused, self._settings.api_key)
+        if isinstance(error, (Unauthenticated, PermissionDenied)):
+            known = self._described or Description(self._connection.host, Tier.CLOUD)
+            return Description(
+                self._connection.host, known.tier, models=known.models, ready=False, not_ready_reason=error.message
+            )
+        if status == 429:  # it is there, and busy with others
+            return self._described or description(b"", self._settings, self._connection.host)
+        raise error
+
+
+async def _deltas(
+    response: httpx.Response, answer: Answer, call: Call, meter: Meter
+) -> AsyncGenerator[Delta | None, None]:
+    """The answer's deltas; None once where it has begun and has no text yet. Ends with its end, or raises."""
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        for delta in answer.whole(await read_all(response, call, meter, MAX_TOTAL_BYTES)):
+            yield delta
+        return
+    reader, begun = EventReader(), False
+    async with aclosing(blocks(response, lambda: answer.ended, call, meter)) as parts:
+        async for block in parts:
+            for data in reader.feed(block) if block else reader.end():
+                for delta in answer.event(data):
+                    begun = True
+                    yield delta
+                if not begun:
+                    begun = True
+                    yield None
+                if answer.done:
+                    return
+
+
+def _committed(headers: httpx.Headers, request_id: str) -> Committed:
+    """Weir's nodes say in headers what an answer was committed as; any other endpoint is the cloud."""
+    tier = next((tier for tier in Tier if tier == headers.get("x-weir-tier")), Tier.CLOUD)
+    reason = next((reason for reason in Reason if reason == headers.get("x-weir-reason")), Reason.CLOUD_ONLY)
+    return Committed(tier, reason, request_id, headers.get("x-weir-release", "")[:512])

@@ -1,0 +1,130 @@
+"""An endpoint's errors as the wire's.
+
+    400, 405, 415, 422     InvalidRequest, ContextTooLong by its code     the caller's, or not served there
+    401, 403               Unauthenticated, PermissionDenied              this node's key: nothing gets through
+    404                    NotFound                                       the model, or the path
+    412                    PreconditionFailed, TooManyHops by its code    a Weir node's
+    413                    TooLarge
+    429                    Overloaded
+    3xx, 5xx, the rest     Unavailable
+
+What an endpoint says is shown, shortened and without the key, which some of them repeat.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from wire.errors import (
+    ContextTooLong,
+    InvalidRequest,
+    NotFound,
+    NotSupported,
+    Overloaded,
+    PermissionDenied,
+    PreconditionFailed,
+    TooLarge,
+    TooManyHops,
+    Unauthenticated,
+    Unavailable,
+    WeirError,
+)
+
+HOP_LIMIT = "hop_limit"
+_MOST_SHOWN = 200
+_BY_STATUS: dict[int, type[WeirError]] = {
+    400: InvalidRequest,
+    401: Unauthenticated,
+    403: PermissionDenied,
+    404: NotFound,
+    405: InvalidRequest,
+    412: PreconditionFailed,
+    413: TooLarge,
+    415: InvalidRequest,
+    422: InvalidRequest,
+    429: Overloaded,
+    501: NotSupported,
+}
+_BY_CODE: dict[str, type[WeirError]] = {
+    "context_length_exceeded": ContextTooLong,
+    HOP_LIMIT: TooManyHops,
+    "invalid_api_key": Unauthenticated,
+    "model_not_found": NotFound,
+    "rate_limit_exceeded": Overloaded,
+    "insufficient_quota": Overloaded,
+}
+_BY_TYPE: dict[str, type[WeirError]] = {
+    "invalid_request_error": InvalidRequest,
+    "authentication_error": Unauthenticated,
+    "permission_error": PermissionDenied,
+    "rate_limit_error": Overloaded,
+}
+
+
+class Refused(Exception):
+    """An answer with a status that is no success: what the endpoint said, before it is judged."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        super().__init__(status)
+        self.status, self.headers, self.document = status, headers, _document(body)
+
+    @property
+    def parameter(self) -> str:
+        """The field that the endpoint names as the one at fault."""
+        fault = _fault(self.document)
+        return str(fault.get("param") or "")
+
+    def retry_after_s(self) -> float | None:
+        """When the endpoint asks to come back; None where it does not say, or not in seconds."""
+        value = self.headers.get("retry-after", "")
+        return float(value) if value.isascii() and value.isdecimal() and len(value) <= 6 else None
+
+
+def _document(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _fault(document: Any) -> Mapping[str, Any]:
+    """OpenAI nests the fault under `error`; others put it at the top, or leave a mere text."""
+    inner = document.get("error", document) if isinstance(document, dict) else document
+    return inner if isinstance(inner, dict) else {"message": inner}
+
+
+def of_status(refused: Refused, secret: str) -> WeirError:
+    """The error behind a status."""
+    fault, status = _fault(refused.document), refused.status
+    kind = _by_code(fault) or _BY_STATUS.get(status, Unavailable)
+    said = _said(fault, secret)
+    if kind in (Unauthenticated, PermissionDenied):
+        said = f"{said}; check upstream_api_key" if said else "check upstream_api_key"
+    if 300 <= status < 400:
+        said = "it leads elsewhere, where the key must not go; set upstream to where it leads"
+    return kind(f"the upstream answered {status}" + (f": {said}" if said else ""))
+
+
+def of_document(document: Mapping[str, Any], secret: str) -> WeirError | None:
+    """The error that a document of a stream is, if it is one: some endpoints send them with status 200."""
+    if not document.get("error"):
+        return None
+    fault = _fault(document)
+    code = fault.get("code")
+    by_status = _BY_STATUS.get(code) if isinstance(code, int) else None
+    kind = _by_code(fault) or by_status or _BY_TYPE.get(str(fault.get("type")), Unavailable)
+    return kind(f"the upstream said: {_said(fault, secret) or 'an error without words'}")
+
+
+def _by_code(fault: Mapping[str, Any]) -> type[WeirError] | None:
+    return _BY_CODE.get(str(fault.get("code")))
+
+
+def _said(fault: Mapping[str, Any], secret: str) -> str:
+    message = fault.get("message") or fault.get("detail")
+    said = " ".join(message.split()) if isinstance(message, str) else ""
+    # Before it is shortened: half a key is still a key's half.
+    hidden = said.replace(secret, "(key)") if secret else said
+    return hidden if len(hidden) <= _MOST_SHOWN else hidden[: _MOST_SHOWN - 1] + "…"
