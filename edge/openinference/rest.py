@@ -12,8 +12,8 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
 from edge.http.app import HttpSettings
+from edge.http.asking import deadline_s
 from edge.http.body import Refusal, parse_json, read_body
-from edge.http.chat import deadline_s
 from edge.http.sse import unless_gone
 from edge.openinference.rest_body import request_in, response_out
 from wire.deadline import Deadline
