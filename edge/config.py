@@ -92,6 +92,7 @@ class EdgeConfig(Section):
     precision: Literal["auto", "4", "8"] = "auto"
     run_dir: Path | None = None  # sockets; None: a fresh temporary folder
     threads: int = Field(default_factory=available_cpus, ge=1, le=1024)
+    spin: bool = False  # idle threads wait busily: a little faster, on cores that nobody else needs
     slots: int = Field(4, ge=1, le=64)
     context_length: int = Field(2048, ge=16, le=1 << 20)
     max_queue: int = Field(64, ge=0, le=65_536)
@@ -99,6 +100,9 @@ class EdgeConfig(Section):
     batch_rows: int = Field(32, ge=1, le=1024)  # of a classifier: texts, and tokens with padding, run together
     batch_tokens: int = Field(2048, ge=16, le=1 << 20)
     linger_ms: float = Field(0.0, ge=0, le=1000)  # of a classifier: how long a lone text waits for company
+    kv_tokens: int | None = Field(None, ge=16)  # prompts and answers in memory at once; None: what the slots hold
+    prefix_cache_bytes: int | None = Field(None, ge=0)  # KV of prompts kept for the next; 0: none; None: 256 MiB
+    prefix_cache_answers: bool = True  # and of answers, for the conversation's next turn
 
     # Where it listens, and what one request may cost.
     http_address: str = "127.0.0.1:8080"

@@ -1,8 +1,10 @@
 """Iteration-level batching: one thread that admits, decodes and ends requests between single steps.
 
-Invariants: at most `slots` sequences hold rows, over all models together, and at most `max_queue`
-more wait; a request past either is refused at once. Waiting requests are looked at between steps as
-well, so a deadline or a caller that left frees its place within one step. Events of a step cross to
+Invariants: at most `slots` sequences hold rows, over all models together, and what they claim of KV memory,
+prompts and answers at their longest, is at most `kv_tokens`; at most `max_queue` more wait, in the order of
+edge.engine.waiting. Refused at once is what can never fit, what finds the queue full, and what cannot
+expect its turn before its deadline. Waiting requests are looked at between steps as well, so a deadline or a
+caller that left frees its place within one step. Events of a step cross to
 the event loop together, in one call. When the model breaks, every request fails as Unavailable and
 `broken` is told once: the process is to be replaced. `retired` is told when a model was let go.
 
@@ -15,18 +17,20 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from edge.engine.job import Event, Job, Served, Ticket
-from edge.engine.lane import Lane, Running
-from wire.errors import DeadlineExceeded, Overloaded, Unavailable, WeirError
+from edge.engine.lane import Lane
+from edge.engine.running import Running
+from edge.engine.waiting import WaitingList, rank, wait_s
+from wire.errors import ContextTooLong, DeadlineExceeded, Overloaded, Unavailable, WeirError
 
 _log = logging.getLogger("weir.edge.engine")
 
 # How often waiting callers are looked at while nothing decodes. Not on the path of a request.
 _IDLE_WAIT_S = 1.0
 _STEP_WEIGHT = 0.1  # of the newest step in what a step takes
+_SHED_S = 5.0
 
 
 class Batcher:
@@ -39,23 +43,33 @@ class Batcher:
         max_queue: int,
         broken: Callable[[str], None],
         retired: Callable[[], None] = lambda: None,
+        *,
+        kv_tokens: int | None = None,
+        keep_answers: bool = True,
     ) -> None:
-        """`broken` and `retired` are called in the event loop."""
+        """`broken` and `retired` are called in the event loop. `kv_tokens` None: whatever the rows hold."""
         self._slots, self._max_queue = slots, max_queue
+        self.kv_tokens = slots * served.steps.capacity if kv_tokens is None else kv_tokens
+        self._keep_answers = keep_answers
         self._broken, self._retired = broken, retired
         self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
         # Shared by both threads, under the condition's lock.
-        self._waiting: deque[Running] = deque()
+        self._waiting: WaitingList[Running] = WaitingList()
         self._current = served
         self._active = 0
         self._closed: WeirError | None = None
+        self._shed: threading.Event | None = None
+        # Written by the decode thread as a whole, read by the other.
+        self._ends_in_s: list[float] = []
+        self.kv_tokens_used = self.prefix_tokens = self.prefix_hit_tokens = 0
         # The decode thread's own.
         self._lanes: list[Lane] = []
         self._posted: list[tuple[Ticket, Event]] = []
         self._decode_steps = 0
         self._step_s = 0.0  # of late
         self._tokens_left = 0
+        self._hits_before = 0  # of models let go
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
         self._thread.start()
 
@@ -86,8 +100,18 @@ class Batcher:
         return self._closed is not None
 
     def submit(self, job: Job) -> Ticket:
-        """Queues `job`. Raises Overloaded when the queue is full, Unavailable when closed."""
+        """Queues `job`.
+
+        Raises ContextTooLong for what never fits, Overloaded when the queue is full or longer than the job's
+        deadline, Unavailable when closed.
+        """
+        if job.claim > self.kv_tokens:
+            raise ContextTooLong(
+                f"the prompt and the longest answer have {job.claim} tokens together; this engine's memory holds "
+                f"{self.kv_tokens} (kv_tokens): shorten the prompt or ask for fewer tokens"
+            )
         waiting = Running(Ticket(), job)
+        order = rank(job.priority, job.value, waiting.submitted)
         with self._changed:
             if self._closed is not None:
                 raise self._closed
@@ -96,7 +120,13 @@ class Batcher:
                     f"all {self._slots} slots are taken and {len(self._waiting)} requests wait, "
                     f"of at most {self._max_queue}; try again later"
                 )
-            self._waiting.append(waiting)
+            expected, left = self._wait_s(order), job.deadline.remaining_s()
+            if 0 < left < expected:
+                raise Overloaded(
+                    f"a slot is expected to be free in about {expected:.1f} s, and this request has {left:.1f} s; "
+                    "try again later or allow more time"
+                )
+            self._waiting.add(waiting, job.claim, order)
             self._changed.notify()
         return waiting.ticket
 
@@ -106,12 +136,21 @@ class Batcher:
             self._current = served
             self._changed.notify()
 
-    def close(self, wait_s: float = 5.0) -> None:
+    def shed(self) -> None:
+        """Gives back what memory no running answer needs: kept prefixes, and rows beyond their sequences. Blocks."""
+        with self._changed:
+            if self._closed is not None:
+                return
+            self._shed = done = self._shed or threading.Event()
+            self._changed.notify()
+        done.wait(_SHED_S)
+
+    def close(self, within_s: float = 5.0) -> None:
         """Fails what still waits or runs as Unavailable and ends the thread."""
         with self._changed:
             self._closed = self._closed or Unavailable("the engine is stopping; try again later")
             self._changed.notify()
-        self._thread.join(wait_s)
+        self._thread.join(within_s)
 
     def _run(self) -> None:
         error: WeirError = Unavailable("the engine is stopping; try again later")
@@ -136,37 +175,71 @@ class Batcher:
             took = time.monotonic() - began
             self._step_s = took if not self._step_s else self._step_s + _STEP_WEIGHT * (took - self._step_s)
         self._tokens_left = max((lane.tokens_left for lane in self._lanes), default=0)
+        self._count()
         self._flush()
+
+    def _count(self) -> None:
+        self._ends_in_s = [seconds for lane in self._lanes for seconds in lane.ends_in_s]
+        self.kv_tokens_used = sum(lane.claimed for lane in self._lanes)
+        self.prefix_tokens = sum(lane.prefixes.tokens for lane in self._lanes)
+        self.prefix_hit_tokens = self._hits_before + sum(lane.prefixes.hit_tokens for lane in self._lanes)
+
+    def _wait_s(self, order: float) -> float:
+        lanes = [lane for lane in self._lanes if lane.served is self._current]
+        if not lanes:
+            return 0.0
+        pace = lanes[0].pace
+        ahead = [
+            pace.prompt_s(len(other.job.prompt_ids)) + pace.answer_s(other.job.max_tokens)
+            for other in self._waiting.ahead_of(order)
+        ]
+        return wait_s(self._ends_in_s, ahead, self._slots)
 
     def _admit(self) -> bool:
         """Waits for work and gives it rows. False when closed."""
         with self._changed:
-            while not (self._closed or self._waiting or any(lane.active for lane in self._lanes)):
+            while not (self._closed or len(self._waiting) or any(lane.active for lane in self._lanes)):
                 self._active = 0
                 self._retire()
+                self._shed_now()
+                self._count()
                 self._changed.wait(_IDLE_WAIT_S)
             if self._closed is not None:
                 return False
             self._retire()
+            self._shed_now()
             self._forget_departed()
             active = sum(lane.active for lane in self._lanes)
-            while self._waiting and active < self._slots:
-                running = self._waiting.popleft()
+            claimed = sum(lane.claimed for lane in self._lanes)
+            while active < self._slots and (running := self._waiting.take(self.kv_tokens - claimed)) is not None:
                 self._lane(running.job.served).admit(running)
                 active += 1
+                claimed += running.job.claim
+            if sum(lane.held for lane in self._lanes) > self.kv_tokens:
+                for lane in self._lanes:
+                    lane.trim()
             self._active = active
+            self._count()
         return True
 
+    def _shed_now(self) -> None:
+        if self._shed is None:
+            return
+        for lane in self._lanes:
+            lane.prefixes.forget()
+            lane.trim()
+        self._shed.set()
+        self._shed = None
+
     def _forget_departed(self) -> None:
-        kept = []
-        for running in self._waiting:
+        def stays(running: Running) -> bool:
             if running.job.deadline.expired:
                 waited = time.monotonic() - running.submitted
                 self._post(running.ticket, DeadlineExceeded(f"the deadline passed after {waited:.1f} s in the queue"))
-            elif not running.ticket.cancelled:
-                kept.append(running)
-        if len(kept) < len(self._waiting):
-            self._waiting = deque(kept)
+                return False
+            return not running.ticket.cancelled
+
+        self._waiting.keep(stays)
 
     def _lane(self, served: Served) -> Lane:
         # A request that waited while its release was put in force at another precision takes the new one.
@@ -174,13 +247,19 @@ class Batcher:
         for lane in self._lanes:
             if lane.served is wanted:
                 return lane
-        self._lanes.append(Lane(wanted, self._post))
-        return self._lanes[-1]
+        fresh = Lane(wanted, self._post, keep_answers=self._keep_answers)
+        # Prefixes are kept for the weights in force alone: what others keep is of no more use.
+        for lane in (*self._lanes, fresh):
+            if lane.served is not self._current:
+                lane.prefixes.close()
+        self._lanes.append(fresh)
+        return fresh
 
     def _retire(self) -> None:
         """Lets go of models that are no longer in force and have nothing left to do."""
         kept = [lane for lane in self._lanes if lane.active or lane.served is self._current]
         if len(kept) < len(self._lanes):
+            self._hits_before += sum(lane.prefixes.hit_tokens for lane in self._lanes if lane not in kept)
             self._lanes = kept
             self._loop.call_soon_threadsafe(self._retired)
 

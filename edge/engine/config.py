@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 class EngineConfig(BaseModel):
     """One engine process. `model` is the served name; empty means the release's own.
 
-    `memory_budget_bytes` is what the whole process may take; None: what the system has free.
+    `memory_budget_bytes` is what the whole process may take; None: what the system has free. `kv_tokens` is how many
+    tokens of prompts and answers may be in memory at once; None: whatever the slots hold. `prefix_cache_bytes` is
+    what kept prefixes may take, 0 nothing; None: a quarter gigabyte. Memory bounds both further.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -26,7 +28,11 @@ class EngineConfig(BaseModel):
     context_length: Annotated[int, Field(ge=16, le=1 << 20)] = 2048
     max_queue: Annotated[int, Field(ge=0, le=65536)] = 64
     max_output_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 512
-    prefill_chunk: Annotated[int, Field(ge=1, le=4096)] = 128
+    prefill_chunk: Annotated[int, Field(ge=4, le=4096)] = 128
+    kv_tokens: Annotated[int, Field(ge=16)] | None = None
+    prefix_cache_bytes: Annotated[int, Field(ge=0)] | None = None
+    prefix_cache_answers: bool = True
+    spin: bool = False
     default_deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
     memory_budget_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -34,7 +34,11 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request, tokenized. `prompt_ids` and `max_tokens` fit the model's rows."""
+    """One request, tokenized. `prompt_ids` and `max_tokens` fit the model's rows.
+
+    With `continuations` nothing is decoded: each of them is scored as what follows the prompt, and Scored is the
+    only event. `max_tokens` is then the longest one's length.
+    """
 
     served: Served
     prompt_ids: Sequence[int]
@@ -43,6 +47,16 @@ class Job:
     stops: tuple[str, ...] = ()
     sampling: SamplingParams = field(default_factory=SamplingParams)
     constraint: Constraint | None = None  # of this answer alone
+    top_logprobs: int = 0
+    continuations: tuple[tuple[int, ...], ...] = ()
+    tenant: str = ""
+    priority: int = 0
+    value: float | None = None
+
+    @property
+    def claim(self) -> int:
+        """Tokens of KV that it may come to."""
+        return len(self.prompt_ids) + self.max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,7 @@ class Token:
     token: int
     logprob: float
     signals: Signals
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens and their log-probs, as many as were asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +81,23 @@ class Ended:
     queue_ms: float
     prefill_ms: float
     decode_ms: float
+    cached_tokens: int = 0
 
 
-Event = Token | Ended | WeirError
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The continuations' log-probs, token by token, and the log-prob that each ends there."""
+
+    logprobs: tuple[tuple[float, ...], ...]
+    ends: tuple[float, ...]
+    served: Served
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    cached_tokens: int = 0
+
+
+Event = Token | Ended | Scored | WeirError
 
 
 class Ticket:
@@ -86,8 +115,8 @@ class Ticket:
         """Called in the event loop only."""
         self._events.put_nowait(event)
 
-    async def next(self) -> Token | Ended:
-        """The next event; Ended is the last. Raises the WeirError that ended the job."""
+    async def next(self) -> Token | Ended | Scored:
+        """The next event; Ended or Scored is the last. Raises the WeirError that ended the job."""
         event = await self._events.get()
         if isinstance(event, WeirError):
             raise event

@@ -13,18 +13,23 @@ from edge.engine import tools
 from edge.engine.candidate import Candidate
 from edge.engine.config import EngineConfig
 from edge.engine.job import Served
+from edge.engine.room import Memory, prefix_bytes
 from release.errors import ReleaseError
 from release.folder import Release, open_release, precisions_here
 from release.manifest import PLANE_LO, graph_name
+from runtime import memory
 from runtime.constrain import ConstraintMaker
 from runtime.ort.footprint import load_bytes
 from runtime.ort.load import load_model
 from runtime.ort.session import GraphError
+from runtime.ort.steady import kv_bytes_per_token
 from runtime.tokenizer import TemplateError, Tokenizer, TokenizerError, TooManyTokens
 from wire.errors import ContextTooLong, InvalidRequest, NotFound, Overloaded, PreconditionFailed
 from wire.messages import GenerateRequest, ModelInfo
 
-_CAPABILITIES = ("stream", "sample", "logprobs", "signals")
+_CAPABILITIES = (
+    "stream", "sample", "min_p", "penalties", "logprobs", "top_logprobs", "signals",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +43,7 @@ class Model:
     load_ms: float
     here: Callable[[], tuple[int, ...]] | None = None  # the precisions that lie in the folder now
     constraints: ConstraintMaker | None = None  # None: its tokens cannot be held to a grammar
+    kv_bytes_per_token: int = 0
 
     @property
     def weights(self) -> object:
@@ -135,6 +141,8 @@ def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tok
             capacity=config.context_length,
             threads=config.threads,
             prefill_chunk=config.prefill_chunk,
+            prefix_bytes=prefix_bytes(config.prefix_cache_bytes, memory_here(config)),
+            spin=config.spin,
         )
         if tokenizer.vocab_size > loaded.steps.vocab_size:
             raise GraphError(
@@ -159,4 +167,18 @@ def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tok
     )
     # Not the release itself: it holds maps of its files.
     here = partial(precisions_here, release.path, manifest)
-    return Model(release.path, served, tokenizer, info, loaded.load_ms, here, constraints)
+    return Model(
+        release.path,
+        served,
+        tokenizer,
+        info,
+        loaded.load_ms,
+        here,
+        constraints,
+        kv_bytes_per_token(manifest),
+    )
+
+
+def memory_here(config: EngineConfig) -> Memory:
+    """How much there is now."""
+    return Memory(memory.resident_bytes(), 0, memory.free_bytes(), config.memory_budget_bytes)

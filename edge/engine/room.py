@@ -1,4 +1,5 @@
-"""Whether other weights find room: beside the ones that serve, only in their place, or not at all.
+"""Whether other weights find room: beside the ones that serve, only in their place, or not at all; and how
+much prompts and answers may take beside weights.
 
 Pure: figures in, verdict out. The budget is the operator's and counts all memory of the process; what
 the system has free is counted as well, whether or not there is a budget.
@@ -8,6 +9,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+
+_PREFIX_BYTES = 256 << 20
+_PREFIX_SHARE = 8  # one part in so many of what is free
+_LEAST_KV_TOKENS = 512  # whatever is free: with less nothing could be answered
 
 
 class Room(enum.Enum):
@@ -25,6 +30,11 @@ class Memory:
     free: int
     budget: int | None = None
 
+    @property
+    def left(self) -> int:
+        """What may still be taken."""
+        return self.free if self.budget is None else max(min(self.free, self.budget - self.resident), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -32,6 +42,22 @@ class Verdict:
 
     room: Room
     text: str = ""
+
+
+def prefix_bytes(asked: int | None, memory: Memory) -> int:
+    """What kept prefixes may take: what was asked for, within a share of what is free."""
+    return min(_PREFIX_BYTES if asked is None else asked, memory.left // _PREFIX_SHARE)
+
+
+def kv_tokens(asked: int | None, most: int, bytes_per_token: int, memory: Memory, reserved: int) -> int:
+    """How many tokens' KV may be in memory: what was asked for, at most `most`, within what is free.
+
+    `reserved` bytes of that are promised to others.
+    """
+    wanted = most if asked is None else min(asked, most)
+    if not bytes_per_token:
+        return wanted
+    return min(wanted, max((memory.left - reserved) // bytes_per_token, _LEAST_KV_TOKENS))
 
 
 def room_for(needed: int, memory: Memory) -> Verdict:

@@ -22,12 +22,12 @@ from pathlib import Path
 from edge.engine.batcher import Batcher
 from edge.engine.config import EngineConfig
 from edge.engine.job import Ended, Job, Token
-from edge.engine.model import Model, Opener, open_model
-from edge.engine.room import Memory
+from edge.engine.model import Model, Opener, memory_here, open_model
+from edge.engine.room import Memory, kv_tokens
 from edge.engine.tools import CallReader, Grammars
 from edge.engine.weights import Making, Weights
-from router import confidence
-from runtime.ort.sampling import SamplingParams
+from edge.engine.words import delta, sampling_params, wire_signals
+from runtime.ort.steps import BLOCK_TOKENS
 from runtime.version import weir_version
 from wire.capabilities import demand_capable
 from wire.errors import InvalidRequest, NotFound, Overloaded, Unavailable
@@ -42,15 +42,12 @@ from wire.messages import (
     GenerateRequest,
     Limits,
     Reason,
-    Sampling,
-    Signals,
     Tier,
     Usage,
 )
 from wire.service import CHANGING, Call
 from wire.validate import RequestLimits, check_request
 
-_SIGNAL_FIELDS = tuple(Signals.__dataclass_fields__)
 _TOKENIZING_THREADS = 2
 
 
@@ -69,7 +66,7 @@ class EngineService:
         self._limits, self._version = RequestLimits(), weir_version()
         self._here = 0
         self._draining = False
-        making = Making(partial(opener, config), partial(_begin, config), _switch)
+        making = Making(partial(opener, config), partial(_begin, config), _switch, _shed)
         self._weights: Weights[Model, Batcher] = Weights(config, broken, making, look)
         self._tokenizing = ThreadPoolExecutor(_TOKENIZING_THREADS, "tokenize")
         self._grammars = Grammars()
@@ -115,14 +112,22 @@ class EngineService:
             request, model.constraints, model.tokenizer.call_form, call.deadline
         )
         call.deadline.check()
+        most = model.answer_tokens(len(prompt_ids), request.sampling.max_tokens)
+        if request.sampling.max_tokens is None:
+            most = max(min(most, batcher.kv_tokens - len(prompt_ids)), 1)
+        context = request.context
         job = Job(
             model.served,
             prompt_ids,
-            model.answer_tokens(len(prompt_ids), request.sampling.max_tokens),
+            most,
             call.deadline,
             request.stop,
-            _sampling(request.sampling),
+            sampling_params(request.sampling, model.served.steps.vocab_size),
             constraint,
+            top_logprobs=request.top_logprobs,
+            tenant=context.tenant,
+            priority=context.priority,
+            value=context.value,
         )
         return batcher, job
 
@@ -139,9 +144,10 @@ class EngineService:
                     yield Committed(Tier.EDGE, Reason.EDGE_ONLY, request.request_id, job.served.release)
                 if isinstance(event, Ended):
                     break
+                assert isinstance(event, Token)
                 event = reader.seen(event)
                 if event.text or request.return_logprobs or request.return_signals:
-                    yield _delta(event, request)
+                    yield delta(event, request)
         finally:
             ticket.cancel()
         rest, calls = reader.finish(event.text)
@@ -163,7 +169,7 @@ class EngineService:
         served = ended.served
         return Final(
             ended.finish_reason,
-            Usage(prompt_tokens, ended.signals.tokens),
+            Usage(prompt_tokens, ended.signals.tokens, ended.cached_tokens),
             Tier.EDGE,
             release=served.release,
             weight_digest=served.weight_digest,
@@ -176,7 +182,7 @@ class EngineService:
             hops=request.hops,
             request_id=request.request_id,
             node=self._config.node,
-            signals=_signals(ended.signals) if request.return_signals else None,
+            signals=wire_signals(ended.signals) if request.return_signals else None,
         )
 
     async def describe(self, call: Call, probe_bytes: int = 0) -> Description:  # noqa: ARG002 - the contract's
@@ -218,6 +224,7 @@ class EngineService:
             precision=info.precision if info else 0,
             weight_digest=info.weight_digest if info else "",
             pid=os.getpid(),
+            **_kv(weights.batcher),
         )
 
     async def drain(self, call: Call) -> int:  # noqa: ARG002 - the contract's
@@ -237,28 +244,24 @@ class EngineService:
 
 
 def _begin(config: EngineConfig, model: Model, broken: Callable[[str], None], retired: Callable[[], None]) -> Batcher:
-    return Batcher(model.served, config.slots, config.max_queue, broken, retired)
+    steps, per_token = model.served.steps, model.kv_bytes_per_token
+    promised = steps.prefix_blocks * BLOCK_TOKENS * per_token
+    tokens = kv_tokens(config.kv_tokens, config.slots * steps.capacity, per_token, memory_here(config), promised)
+    return Batcher(
+        model.served,
+        config.slots,
+        config.max_queue,
+        broken,
+        retired,
+        kv_tokens=tokens,
+        keep_answers=config.prefix_cache_answers,
+    )
 
 
 def _switch(batcher: Batcher, model: Model) -> None:
     batcher.switch(model.served)
 
 
-def _sampling(s: Sampling) -> SamplingParams:
-    return SamplingParams(
-        temperature=s.temperature or 0.0,
-        top_p=1.0 if s.top_p is None else s.top_p,
-        top_k=s.top_k or 0,
-        seed=s.seed,
-    )
-
-
-def _delta(token: Token, request: GenerateRequest) -> Delta:
-    signals = _signals(token.signals) if request.return_signals else None
-    if request.return_logprobs:
-        return Delta(token.text, (token.token,), (token.logprob,), signals)
-    return Delta(token.text, signals=signals)
-
-
-def _signals(s: confidence.Signals) -> Signals:
-    return Signals(**{name: getattr(s, name) for name in _SIGNAL_FIELDS})
+def _shed(batcher: Batcher) -> None:
+    if batcher.prefix_tokens:
+        batcher.shed()

@@ -25,6 +25,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -110,12 +111,14 @@ class Making(Generic[M, R]):
     """How a release becomes something that answers.
 
     `open` verifies one (directory, precision, the tokenizer that serves meanwhile); `begin` runs a model (told when
-    it broke, told when a model was let go); `switch` has new requests run on another, running ones finish.
+    it broke, told when a model was let go); `switch` has new requests run on another, running ones finish; `shed`
+    gives back memory that is only nice to have, and may block.
     """
 
     open: Callable[[Path, int, Tokenizer | None], Candidate[M]]
     begin: Callable[[M, Callable[[str], None], Callable[[], None]], R]
     switch: Callable[[R, M], None]
+    shed: Callable[[R], None] | None = None
 
 
 class Weights(Generic[M, R]):
@@ -178,6 +181,11 @@ class Weights(Generic[M, R]):
         return self.gate.waiting + (self._batcher.queued if self._batcher else 0)
 
     @property
+    def batcher(self) -> R | None:
+        """What runs the requests; None while there are no weights."""
+        return self._batcher
+
+    @property
     def decode_steps(self) -> int:
         return self._steps_before + (self._batcher.decode_steps if self._batcher else 0)
 
@@ -225,6 +233,10 @@ class Weights(Generic[M, R]):
             deadline.check()
             candidate = await self._check(directory, precision, model)
             verdict = room_for(candidate.needed_bytes, self._look())
+            if verdict.room is not Room.BESIDE and self._making.shed is not None:
+                # What is only nice to have is worth less than a change that nobody notices.
+                await self._run(partial(self._making.shed, self.serving()[1]))
+                verdict = room_for(candidate.needed_bytes, self._look())
             if verdict.room is Room.NONE:
                 raise Overloaded(
                     f"there is no room for {precision}-bit weights even without the running ones: {verdict.text}; "

@@ -18,6 +18,8 @@ from runtime.memory import trim
 from runtime.ort.reclaim import Packed, drop_file_pages
 from runtime.ort.selftest import first_logits, try_out
 from runtime.ort.session import GraphError, OrtSession, OrtStepModel
+from runtime.ort.steady import kv_bytes_per_token
+from runtime.ort.steps import BLOCK_TOKENS
 
 GENERATE = "generate"  # the task of a manifest whose model writes text
 
@@ -43,10 +45,13 @@ def load_model(
     capacity: int = 2048,
     threads: int = 1,
     prefill_chunk: int = 128,
+    prefix_bytes: int = 0,
+    spin: bool = False,
 ) -> LoadedModel:
     """Loads weights, makes a session and tries it out on the release's self-tests.
 
-    `capacity` is in tokens per slot, at most the model's own context. Raises ReleaseError or GraphError.
+    `capacity` is in tokens per slot, at most the model's own context; `prefix_bytes` is what kept prefixes may
+    take. Raises ReleaseError or GraphError.
     """
     if release.manifest.task != GENERATE:
         raise GraphError(f"release {release.id} is made to {release.manifest.task}, not to write text")
@@ -54,9 +59,10 @@ def load_model(
     graph, arrays = release.graph(precision), own_initializers(release, precision)
     digest = weight_digest(graph, arrays)
     packed = Packed(arrays)
-    session = OrtSession(graph, arrays, threads)
+    session = OrtSession(graph, arrays, threads, spin)
     capacity = min(capacity, release.manifest.architecture.context_length)
-    steps = OrtStepModel(session, slots, capacity, min(prefill_chunk, capacity))
+    blocks = prefix_bytes // (kv_bytes_per_token(release.manifest) * BLOCK_TOKENS)
+    steps = OrtStepModel(session, slots, capacity, min(prefill_chunk, capacity), blocks)
     give_back(lambda: first_logits(steps), packed, lambda: own_initializers(release, precision))
     drop_file_pages(arrays)
     try_out(steps, precision, release.manifest.self_tests, cpu_class())

@@ -33,21 +33,61 @@ class RowPool:
 
     def __init__(self, shape: RowShape, slots: int, capacity: int) -> None:
         self.slots, self.capacity = slots, capacity
-        size = (slots, shape.heads, capacity, shape.head_dim)
         names = [f"{layer}.{part}" for layer in range(shape.layers) for part in ("key", "value")]
-        # Anonymous pages are zero until they are written.
-        memory = mmap.mmap(-1, max(len(names) * math.prod(size) * _FLOAT_BYTES, 1), flags=_OWN)
-        whole = np.frombuffer(memory, np.float32, len(names) * math.prod(size)).reshape(len(names), *size)
-        self.arrays: dict[str, npt.NDArray[np.float32]] = dict(zip(names, whole, strict=True))
+        self._memory, self.whole = _mapped((len(names), slots, shape.heads, capacity, shape.head_dim))
+        self.arrays: dict[str, npt.NDArray[np.float32]] = dict(zip(names, self.whole, strict=True))
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copies the first `length` positions of one row over another."""
-        for array in self.arrays.values():
+        for array in self.whole:  # array by array: over all of them numpy would copy twice
             array[target, :, :length] = array[source, :, :length]
 
     def swap(self, first: int, second: int, length: int) -> None:
         """Exchanges the first `length` positions of two rows."""
-        for array in self.arrays.values():
+        for array in self.whole:
             kept = array[first, :, :length].copy()
             array[first, :, :length] = array[second, :, :length]
             array[second, :, :length] = kept
+
+    def give_back(self, row: int, start: int) -> None:
+        """Returns the whole pages of a row's positions from `start` on to the system; they read as zeros then."""
+        names, _, heads, capacity, head_dim = self.whole.shape
+        position = head_dim * _FLOAT_BYTES
+        # A row's heads lie one behind the other, so a row that goes whole goes in one piece.
+        pieces, size = (1, heads * capacity * position) if start == 0 else (heads, capacity * position)
+        for name in range(names):
+            first = (name * self.slots + row) * heads * capacity * position
+            for piece in range(pieces):
+                _drop(self._memory, first + piece * size + start * position, first + (piece + 1) * size)
+
+
+class BlockPool:
+    """Blocks of `tokens` positions, copied out of rows and back into others. Touched only as far as it is used."""
+
+    def __init__(self, rows: RowPool, blocks: int, tokens: int) -> None:
+        names, _, heads, _, head_dim = rows.whole.shape
+        self._rows, self._tokens = rows.whole, tokens
+        self._memory, self._blocks = _mapped((blocks, names, heads, tokens, head_dim))
+
+    def keep(self, row: int, start: int, block: int) -> None:
+        self._blocks[block] = self._rows[:, row, :, start : start + self._tokens]
+
+    def restore(self, block: int, row: int, start: int) -> None:
+        self._rows[:, row, :, start : start + self._tokens] = self._blocks[block]
+
+    def forget(self) -> None:
+        """Returns all memory; every block reads as zeros then."""
+        self._memory.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapped(shape: tuple[int, ...]) -> tuple[mmap.mmap, npt.NDArray[np.float32]]:
+    # Anonymous pages are zero until they are written.
+    memory = mmap.mmap(-1, max(math.prod(shape) * _FLOAT_BYTES, 1), flags=_OWN)
+    return memory, np.frombuffer(memory, np.float32, math.prod(shape)).reshape(shape)
+
+
+def _drop(memory: mmap.mmap, start: int, end: int) -> None:
+    page = mmap.PAGESIZE
+    first, last = -(-start // page) * page, end // page * page
+    if first < last:
+        memory.madvise(mmap.MADV_DONTNEED, first, last - first)

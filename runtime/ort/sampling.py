@@ -1,14 +1,18 @@
 """Which token comes next, and how sure the model was: from one row of logits.
 
-The signals are those of the unmodified distribution, whatever the sampling settings: a confidence
-must not depend on the temperature a caller asks for. Logits that are not finite raise, because a
-confidence made from them would be an invention.
+The signals and log-probs are those of the unmodified distribution, whatever the sampling settings and
+whatever a constraint allows: a confidence must not depend on the temperature a caller asks for. Logits
+that are not finite raise, because a confidence made from them would be an invention.
+
+Settings act in this order: repetition penalty, presence and frequency penalty, bias, constraint,
+temperature, top_k, top_p, min_p.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,13 +27,15 @@ _FIRST_CANDIDATES = 256
 class Choice(NamedTuple):
     """A chosen token. `logprob` is its own, `entropy` the step's, both in nats.
 
-    `margin` is the difference of the log-probs of the two likeliest tokens.
+    `margin` is the difference of the log-probs of the two likeliest tokens; `top` the likeliest tokens with
+    their log-probs.
     """
 
     token: int
     logprob: float
     entropy: float
     margin: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 class Constraint(Protocol):
@@ -51,30 +57,66 @@ class NotFinite(ArithmeticError):
     """The model gave logits that are no numbers."""
 
 
+class NothingAllowed(ValueError):
+    """A constraint allows no token at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen. temperature 0 is greedy; top_k 0 and top_p 1 are off."""
+    """How tokens are chosen. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off."""
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
     seed: int | None = None
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def penalizes(self) -> bool:
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+
+class Scratch:
+    """Arrays that samplers of one thread write into, so that no token allocates the vocabulary's length."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.shifted = np.empty(vocab_size, np.float32)
+        self.weights = np.empty(vocab_size, np.float32)
+        self.cumulated = np.empty(vocab_size, np.float64)
 
 
 class Sampler:
     """Chooses the tokens of one sequence. Equal seeds and logits give equal tokens."""
 
-    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
-        self._params = params
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        prompt_ids: Sequence[int] = (),
+        scratch: Scratch | None = None,
+    ) -> None:
+        """`prompt_ids` count as seen for the repetition penalty. `scratch` may be shared within a thread."""
+        self._params, self._size = params, vocab_size
         self._random = np.random.default_rng(params.seed) if params.temperature > 0 else None
-        self._shifted = np.empty(vocab_size, np.float32)
-        self._weights = np.empty(vocab_size, np.float32)
+        self._scratch = scratch or Scratch(vocab_size)
+        biased = [(token, bias) for token, bias in params.logit_bias.items() if 0 <= token < vocab_size]
+        self._biased = np.array([token for token, _ in biased], np.intp)
+        self._bias = np.array([bias for _, bias in biased], np.float32)
+        self._seen = _ids(prompt_ids) if params.repetition_penalty != 1.0 else _ids(())
+        self._counts: dict[int, int] = {}
 
-    def choose(self, logits: Logits) -> Choice:
-        """The next token after `logits` [V], which stay as they are. Raises NotFinite."""
-        shifted, weights = self._shifted, self._weights
-        top = int(logits.argmax())
-        peak = logits[top]
+    def choose(self, logits: Logits, mask: npt.NDArray[np.uint32] | None = None, top: int = 0) -> Choice:
+        """The next token after `logits` [V], which stay as they are, among those that `mask` allows.
+
+        Raises NotFinite, NothingAllowed.
+        """
+        shifted, weights = self._scratch.shifted, self._scratch.weights
+        best = int(logits.argmax())
+        peak = logits[best]
         if not np.isfinite(peak):
             raise NotFinite(f"the model's largest logit is {peak}")
         np.subtract(logits, peak, out=shifted)
@@ -84,24 +126,97 @@ class Sampler:
         entropy = log_total - float(weights.dot(shifted)) / total
         if not math.isfinite(entropy):
             raise NotFinite(f"the entropy of the model's distribution is {entropy}")
-        token = top if self._random is None else self._draw(shifted, self._random)
-        logprob = float(shifted[token]) - log_total
-        shifted[top] = -np.inf
-        return Choice(token, logprob, max(entropy, 0.0), -float(shifted.max()))
+        shifted[best] = -np.inf
+        margin = -float(shifted.max())
+        shifted[best] = 0.0
+        likeliest = _top(shifted, log_total, top)
+        token = self._pick(logits, best, mask)
+        if self._params.penalizes:
+            self._counts[token] = self._counts.get(token, 0) + 1
+        return Choice(token, float(logits[token] - peak) - log_total, max(entropy, 0.0), margin, likeliest)
 
-    def _draw(self, shifted: Logits, random: np.random.Generator) -> int:
-        params, scaled = self._params, shifted / np.float32(self._params.temperature)
-        if params.top_p >= 1 and params.top_k == 0:
-            return _drawn(scaled, random)
+    def _pick(self, logits: Logits, best: int, mask: npt.NDArray[np.uint32] | None) -> int:
+        """`shifted` holds the logits less their peak, and may be overwritten."""
+        reshaped = self._params.penalizes or self._biased.size > 0
+        greedy = self._random is None
+        if greedy and not reshaped and (mask is None or _allows(mask, best)):
+            return best
+        scores = self._scratch.shifted
+        if reshaped:
+            self._reshape(logits, scores)
+        if mask is not None:
+            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[: self._size])
+            if not len(allowed):
+                raise NothingAllowed("the constraint allows no token here")
+            return int(allowed[self._among(scores[allowed])])
+        return self._among(scores)
+
+    def _among(self, scores: Logits) -> int:
+        """An index into `scores`: the largest, or one drawn."""
+        return int(scores.argmax()) if self._random is None else self._draw(scores, self._random)
+
+    def _reshape(self, logits: Logits, scores: Logits) -> None:
+        params = self._params
+        repeated = self._seen
+        if self._counts:
+            ids = np.fromiter(self._counts, np.intp, len(self._counts))
+            if params.presence_penalty or params.frequency_penalty:
+                counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
+                penalty = counts * params.frequency_penalty + params.presence_penalty
+                scores[ids] -= penalty.astype(np.float32)
+            repeated = np.union1d(repeated, ids)
+        if params.repetition_penalty != 1.0 and len(repeated):
+            # Of the raw logits, as their sign counts.
+            raw = logits[repeated]
+            factor = np.float32(params.repetition_penalty)
+            scores[repeated] += np.where(raw > 0, raw / factor, raw * factor) - raw
+        if self._biased.size:
+            scores[self._biased] += self._bias
+
+    def _draw(self, scores: Logits, random: np.random.Generator) -> int:
+        params = self._params
+        scaled = self._scratch.weights[: len(scores)]
+        np.subtract(scores, scores.max(), out=scaled)
+        np.divide(scaled, np.float32(params.temperature), out=scaled)
+        if params.top_p >= 1 and params.top_k == 0 and params.min_p <= 0:
+            return self._drawn(scaled, random)
         ids = _candidates(scaled, params.top_k, params.top_p)
-        return int(ids[_drawn(scaled[ids], random)])
+        if params.min_p > 0:
+            ids = ids[scaled[ids] >= np.float32(math.log(params.min_p))]
+        return int(ids[self._drawn(scaled[ids], random)])
+
+    def _drawn(self, scaled: Logits, random: np.random.Generator) -> int:
+        """An index, drawn with weights exp(scaled), which is overwritten."""
+        np.exp(scaled, out=scaled)
+        cumulated = self._scratch.cumulated[: len(scaled)]
+        scaled.cumsum(dtype=np.float64, out=cumulated)
+        index = int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right"))
+        return min(index, len(scaled) - 1)
 
 
-def _drawn(scaled: Logits, random: np.random.Generator) -> int:
-    """An index, drawn with weights exp(scaled)."""
-    cumulated = np.exp(scaled).cumsum(dtype=np.float64)
-    index = int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right"))
-    return min(index, len(scaled) - 1)
+def logprob_of(logits: Logits, token_ids: Sequence[int]) -> list[float]:
+    """Natural log-probs of these tokens after `logits` [V]. Raises NotFinite."""
+    peak = logits.max()
+    total = float(np.exp(logits - peak).sum())
+    if not math.isfinite(total):
+        raise NotFinite(f"the model's largest logit is {peak}")
+    log_total = math.log(total)
+    return [float(logits[token] - peak) - log_total for token in token_ids]
+
+
+def _allows(mask: npt.NDArray[np.uint32], token: int) -> bool:
+    # Models have more logits than their tokenizers have tokens, which a mask does not know of.
+    return token >> 5 < len(mask) and bool(int(mask[token >> 5]) >> (token & 31) & 1)
+
+
+def _top(shifted: Logits, log_total: float, count: int) -> tuple[tuple[int, float], ...]:
+    if count <= 0:
+        return ()
+    return tuple((int(token), float(shifted[token]) - log_total) for token in _likeliest(shifted, count)[:count])
+
+
+def _ids(token_ids: Sequence[int]) -> npt.NDArray[np.intp]:
+    return np.unique(np.asarray(token_ids, np.intp))
 
 
 def _candidates(scaled: Logits, top_k: int, top_p: float) -> npt.NDArray[np.intp]:
@@ -109,7 +224,7 @@ def _candidates(scaled: Logits, top_k: int, top_p: float) -> npt.NDArray[np.intp
     size = len(scaled)
     k = min(top_k, size) if top_k > 0 else size
     if top_p >= 1:
-        return _likeliest(scaled, k)
+        return np.arange(size) if k == size else _likeliest(scaled, k)
     # With top_k the mass is that of the k likeliest.
     whole = scaled if k == size else scaled[_likeliest(scaled, k)]
     wanted = top_p * float(np.exp(whole).sum(dtype=np.float64))

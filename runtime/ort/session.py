@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from runtime.ort.rows import RowPool, RowShape
-from runtime.ort.steps import Logits, ModelBroken
+from runtime.ort.rows import BlockPool, RowPool, RowShape
+from runtime.ort.steps import BLOCK_TOKENS, Logits, ModelBroken
 
 Array = npt.NDArray[Any]
 
 _ERRORS_ONLY = 3
+# Positions of one pass whose logits are given: for a large vocabulary each is a few hundred kilobytes.
+_SCORED_AT_ONCE = 16
 _INPUTS = ("input_ids", "seqlens_k", "total_seq", "logits_idx")
 
 
@@ -29,8 +31,11 @@ class GraphError(ValueError):
 class FedSession:
     """A session over a graph whose weights it is fed with from memory; `run` is ONNX Runtime's own."""
 
-    def __init__(self, graph: bytes, initializers: Mapping[str, Array], threads: int = 1) -> None:
-        """Raises GraphError when ONNX Runtime refuses the graph."""
+    def __init__(self, graph: bytes, initializers: Mapping[str, Array], threads: int = 1, spin: bool = False) -> None:
+        """`spin`: idle threads wait busily, for lower latency on cores that are nobody else's.
+
+        Raises GraphError when ONNX Runtime refuses the graph.
+        """
         self._arrays = {name: np.ascontiguousarray(array) for name, array in initializers.items()}
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._arrays.values()]
         options = onnxruntime.SessionOptions()
@@ -39,7 +44,7 @@ class FedSession:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.log_severity_level = _ERRORS_ONLY
         # Idle threads that spin would steal the cores other processes of this box need.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
         options.add_external_initializers(list(self._arrays), values)
         try:
             self.run = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
@@ -51,10 +56,12 @@ class FedSession:
 class OrtSession(FedSession):
     """A decoder's graph with its weights. Shared by nobody: one StepModel drives it."""
 
-    def __init__(self, graph: bytes, initializers: Mapping[str, Array], threads: int = 1) -> None:
+    def __init__(self, graph: bytes, initializers: Mapping[str, Array], threads: int = 1, spin: bool = False) -> None:
         """Raises GraphError when ONNX Runtime refuses the graph or it lacks the contract's inputs."""
-        super().__init__(graph, initializers, threads)
+        super().__init__(graph, initializers, threads, spin)
         self.vocab_size, self.row_shape = self._inspect()
+        wanted = {x.name: x.shape for x in self.run.get_inputs()}["logits_idx"]
+        self.many_positions = wanted[1] != 1  # releases of early versions give the logits of one position a pass
 
     def _inspect(self) -> tuple[int, RowShape]:
         inputs = {x.name: x.shape for x in self.run.get_inputs()}
@@ -74,9 +81,13 @@ class OrtSession(FedSession):
 class OrtStepModel:
     """Prefill and decode steps over a pool of rows; satisfies runtime.ort.steps.StepModel."""
 
-    def __init__(self, session: OrtSession, slots: int, capacity: int, prefill_chunk: int) -> None:
+    def __init__(
+        self, session: OrtSession, slots: int, capacity: int, prefill_chunk: int, prefix_blocks: int = 0
+    ) -> None:
         self._session = session
         self._pool = RowPool(session.row_shape, slots, capacity)
+        self._kept = BlockPool(self._pool, prefix_blocks, BLOCK_TOKENS)
+        self.prefix_blocks = prefix_blocks
         self._options = onnxruntime.RunOptions()
         self._prompt = np.zeros((1, prefill_chunk), np.int64)
         self._tokens = np.zeros((slots, 1), np.int64)
@@ -84,6 +95,8 @@ class OrtStepModel:
         self._total = np.array(0, np.int32)
         self._index = np.zeros((slots, 1, 1), np.int64)
         self._logits = np.zeros((slots, 1, session.vocab_size), np.float32)
+        self._positions = np.arange(_SCORED_AT_ONCE, dtype=np.int64).reshape(1, -1, 1)
+        self._scored = np.empty((1, _SCORED_AT_ONCE, session.vocab_size), np.float32)
         self._decode_bindings = [self._bind(0, count) for count in range(1, slots + 1)]
         self._prefill_bindings = [self._bind(row, row + 1) for row in range(slots)]
 
@@ -120,6 +133,30 @@ class OrtStepModel:
         row_logits: Logits = self._logits[0, 0]
         return row_logits
 
+    @property
+    def score_chunk(self) -> int:
+        return min(_SCORED_AT_ONCE, self.prefill_chunk)
+
+    def score(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
+        """See StepModel."""
+        count = len(token_ids)
+        if not 0 < count <= self.score_chunk or start + count > self.capacity:
+            raise ValueError(f"{count} tokens from position {start} do not fit a pass or a row")
+        scored: Logits = self._scored[0, :count]
+        if not self._session.many_positions:
+            for at, token in enumerate(token_ids):
+                scored[at] = self.prefill(row, [token], start + at)
+            return scored
+        self._prompt[0, :count] = token_ids
+        self._seqlens[0] = start + count - 1
+        self._total[...] = start + count
+        binding = self._bind(row, row + 1)
+        bind_input(binding, "input_ids", self._prompt[:, :count])
+        bind_input(binding, "logits_idx", self._positions[:, :count])
+        bind_output(binding, "logits", self._scored[:, :count])
+        self._run(binding)
+        return scored
+
     def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Logits:
         """See StepModel."""
         count = len(tokens)
@@ -137,6 +174,22 @@ class OrtStepModel:
     def swap(self, first: int, second: int, length: int) -> None:
         """See StepModel."""
         self._pool.swap(first, second, length)
+
+    def give_back(self, row: int, start: int) -> None:
+        """See StepModel."""
+        self._pool.give_back(row, start)
+
+    def keep(self, row: int, start: int, block: int) -> None:
+        """See StepModel."""
+        self._kept.keep(row, start, block)
+
+    def restore(self, block: int, row: int, start: int) -> None:
+        """See StepModel."""
+        self._kept.restore(block, row, start)
+
+    def forget(self) -> None:
+        """See StepModel."""
+        self._kept.forget()
 
     def _run(self, binding: Any) -> None:
         try:

@@ -14,6 +14,9 @@ import numpy.typing as npt
 
 Logits = npt.NDArray[np.float32]
 
+# A prefix is kept, found and copied in blocks of so many tokens.
+BLOCK_TOKENS = 16
+
 
 class ModelBroken(RuntimeError):
     """The runtime failed inside a step: its state is unknown and the process should be replaced."""
@@ -36,6 +39,11 @@ class StepModel(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    @property
+    def prefix_blocks(self) -> int:
+        """Blocks of BLOCK_TOKENS tokens whose KV can be kept aside; 0: none."""
+        ...
+
     def prefill(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
         """Writes `token_ids` at positions start, start+1, … of `row`; logits [V] after the last one.
 
@@ -56,4 +64,27 @@ class StepModel(Protocol):
 
     def swap(self, first: int, second: int, length: int) -> None:
         """Exchanges the first `length` positions of two rows."""
+        ...
+
+    def score(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
+        """Like `prefill`, with the logits after every one of `token_ids`: [n, V]; as many as `score_chunk` at most."""
+        ...
+
+    @property
+    def score_chunk(self) -> int: ...
+
+    def give_back(self, row: int, start: int) -> None:
+        """Returns the memory of a row's positions from `start` on; what they held is lost."""
+        ...
+
+    def keep(self, row: int, start: int, block: int) -> None:
+        """Copies BLOCK_TOKENS positions of a row aside, as block 0 … prefix_blocks-1."""
+        ...
+
+    def restore(self, block: int, row: int, start: int) -> None:
+        """Copies a kept block to a row's positions start, start+1, …"""
+        ...
+
+    def forget(self) -> None:
+        """Returns the memory of all kept blocks; what they held is lost."""
         ...

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runtime.ort.steps import Logits, ModelBroken
+from runtime.ort.steps import BLOCK_TOKENS, Logits, ModelBroken
 
 VOCABULARY = 61
 
@@ -47,14 +47,20 @@ class FakeSteps:
     poison: int | None = None
     vocab_size: int = VOCABULARY
     prefill_chunk: int = 4
+    prefix_blocks: int = 0
+    score_chunk: int = 3
+    prefill_s: float = 0.0  # per token
 
     rows: list[list[int]] = field(default_factory=list)
     decode_batches: list[int] = field(default_factory=list)
     prefill_chunks: list[int] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    kept: dict[int, list[int]] = field(default_factory=dict)
+    touched: list[int] = field(default_factory=list)  # how far each row takes memory
 
     def __post_init__(self) -> None:
         self.rows = [[] for _ in range(self.slots)]
+        self.touched = [0] * self.slots
 
     def prefill(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
         del self.rows[row][start:]
@@ -62,8 +68,13 @@ class FakeSteps:
         self.rows[row].extend(token_ids)
         self.prefill_chunks.append(len(token_ids))
         self.log.append("prefill")
-        time.sleep(self.step_s)
+        self._touch()
+        time.sleep(self.step_s + self.prefill_s * len(token_ids))
         return self._logits([row])[0]
+
+    def score(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
+        assert 0 < len(token_ids) <= self.score_chunk
+        return np.stack([self.prefill(row, [token], start + at).copy() for at, token in enumerate(token_ids)])
 
     def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Logits:
         self.decode_batches.append(len(tokens))
@@ -75,14 +86,38 @@ class FakeSteps:
             assert len(self.rows[row]) == length, f"row {row} holds {len(self.rows[row])} tokens, not {length}"
             assert length < self.capacity
             self.rows[row].append(token)
+        self._touch()
         time.sleep(self.step_s)
         return self._logits(range(len(tokens)))
 
     def move(self, source: int, target: int, length: int) -> None:
         self.rows[target] = self.rows[source][:length]
+        self._touch()
 
     def swap(self, first: int, second: int, length: int) -> None:
         self.rows[first], self.rows[second] = self.rows[second][:length], self.rows[first][:length]
+        self._touch()
+
+    def give_back(self, row: int, start: int) -> None:
+        del self.rows[row][start:]
+        self.touched[row] = min(self.touched[row], start)
+
+    def keep(self, row: int, start: int, block: int) -> None:
+        assert 0 <= block < self.prefix_blocks
+        assert len(self.rows[row]) >= start + BLOCK_TOKENS, "only whole blocks are kept"
+        self.kept[block] = self.rows[row][start : start + BLOCK_TOKENS]
+
+    def restore(self, block: int, row: int, start: int) -> None:
+        del self.rows[row][start:]
+        assert len(self.rows[row]) == start, "a block must continue where the last one ended"
+        self.rows[row].extend(self.kept[block])
+        self._touch()
+
+    def forget(self) -> None:
+        self.kept.clear()
+
+    def _touch(self) -> None:
+        self.touched = [max(far, len(row)) for far, row in zip(self.touched, self.rows, strict=True)]
 
     def _logits(self, rows: Sequence[int]) -> Logits:
         logits = np.zeros((len(rows), self.vocab_size), np.float32)

@@ -175,7 +175,8 @@ async def test_the_deadline_ends_an_answer(tiny_release: Path) -> None:
         waiting = [asyncio.create_task(e.answer(ask(tokens=400))) for _ in range(6)]
         await asyncio.sleep(0.05)
         began = time.monotonic()
-        with pytest.raises(DeadlineExceeded):
+        # Told at once where the queue is known to be longer, else when the time is over.
+        with pytest.raises((DeadlineExceeded, Overloaded)):
             await e.answer(ask(tokens=400), seconds=0.05)
         assert time.monotonic() - began < 2
         await asyncio.gather(*waiting)

@@ -1,4 +1,4 @@
-"""A law of batching: whoever comes, leaves or is prefilled beside a request, its answer is the same."""
+"""Laws of batching: whoever comes, leaves or was there before, an answer is the same; memory stays in bounds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.engine.job import Ended, Event, Job, Served, Ticket, Token
-from edge.engine.lane import Lane, Running
+from edge.engine.lane import Lane
+from edge.engine.running import Running
 from tests.fakes.steps import FakeSteps, expected
 from wire.deadline import Deadline
 
 SLOTS = 3
+Asked = tuple[int, str, int, int, int, int | None]
 
 _requests = st.tuples(
-    st.integers(1, 30),  # prompt tokens
+    st.integers(1, 90),  # prompt tokens
+    st.sampled_from("ab"),  # tenant
+    st.integers(1, 2),  # what the prompt is made of
     st.integers(1, 12),  # answer tokens
     st.integers(0, 6),  # steps before it arrives, after the one before
     st.none() | st.integers(0, 10),  # steps after which its caller leaves
@@ -28,19 +32,20 @@ def _decode(ids: Sequence[int]) -> str:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(_requests, min_size=1, max_size=10))
-def test_answers_do_not_depend_on_their_neighbours(requests: list[tuple[int, int, int, int | None]]) -> None:
-    asyncio.run(_answers_do_not_depend(requests))
+@given(st.lists(_requests, min_size=1, max_size=10), st.sampled_from([0, 2, 50]))
+def test_answers_do_not_depend_on_their_neighbours(requests: list[Asked], blocks: int) -> None:
+    asyncio.run(_answers_do_not_depend(requests, blocks))
 
 
-async def _answers_do_not_depend(requests: list[tuple[int, int, int, int | None]]) -> None:
-    served = Served(FakeSteps(slots=SLOTS), _decode, frozenset(), "m@1", 8, "d")
+async def _answers_do_not_depend(requests: list[Asked], blocks: int) -> None:
+    steps = FakeSteps(slots=SLOTS, prefix_blocks=blocks)
+    served = Served(steps, _decode, frozenset(), "m@1", 8, "d")
     events: dict[Ticket, list[Event]] = {}
     lane = Lane(served, lambda ticket, event: events[ticket].append(event))
     arrivals, at = [], 0
-    for index, (prompt, tokens, after, leaves) in enumerate(requests):
+    for prompt, tenant, kind, tokens, after, leaves in requests:
         at += after
-        arrivals.append((at, leaves, Job(served, [index + 1] * prompt, tokens, Deadline.after(60))))
+        arrivals.append((at, leaves, Job(served, [kind] * prompt, tokens, Deadline.after(60), tenant=tenant)))
     waiting, leaving, admitted, step = list(arrivals), {}, [], 0
     while waiting or lane.active:
         for ticket in [ticket for ticket, when in leaving.items() if when <= step]:
@@ -54,7 +59,12 @@ async def _answers_do_not_depend(requests: list[tuple[int, int, int, int | None]
             if leaves is not None:
                 leaving[running.ticket] = step + leaves
             lane.admit(running)
+        lane.trim()
+        assert all(far >= here for far, here in zip(lane._touched, steps.touched, strict=True))
+        assert sum(lane._touched) <= lane.held == lane.claimed
         lane.step()
+        assert all(far >= here for far, here in zip(lane._touched, steps.touched, strict=True))
+        assert sum(lane._touched) >= sum(sequence.length for sequence in lane.sequences)
         step += 1
         assert step < 2000, "it must end"
     for running in admitted:
@@ -64,3 +74,4 @@ async def _answers_do_not_depend(requests: list[tuple[int, int, int, int | None]
         ended = [event for event in told if isinstance(event, Ended)]
         assert len(ended) == (0 if running.ticket.cancelled and len(tokens) < job.max_tokens else 1)
         assert ended == told[-1:] or not ended
+        assert running.cached <= max(len(job.prompt_ids) - 2, 0)

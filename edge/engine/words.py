@@ -1,0 +1,48 @@
+"""Between the wire's words and the batcher's: settings in, deltas and signals out."""
+
+from __future__ import annotations
+
+from edge.engine.job import Token
+from router import confidence
+from runtime.ort.sampling import SamplingParams
+from wire.errors import InvalidRequest
+from wire.messages import Delta, GenerateRequest, Sampling, Signals, TokenLogprob
+
+_SIGNAL_FIELDS = tuple(Signals.__dataclass_fields__)
+
+
+def sampling_params(s: Sampling, vocab_size: int) -> SamplingParams:
+    """How tokens are to be chosen. Raises InvalidRequest for a bias on a token there is not."""
+    for token in s.logit_bias:
+        if token >= vocab_size:
+            raise InvalidRequest(f"logit_bias names token {token}; this model has tokens 0 to {vocab_size - 1}")
+    return SamplingParams(
+        temperature=s.temperature or 0.0,
+        top_p=1.0 if s.top_p is None else s.top_p,
+        top_k=s.top_k or 0,
+        seed=s.seed,
+        min_p=s.min_p or 0.0,
+        presence_penalty=s.presence_penalty or 0.0,
+        frequency_penalty=s.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if s.repetition_penalty is None else s.repetition_penalty,
+        logit_bias=dict(s.logit_bias),
+    )
+
+
+def delta(token: Token, request: GenerateRequest) -> Delta:
+    """A token as far as the request asked for what belongs to it."""
+    signals = wire_signals(token.signals) if request.return_signals else None
+    if not request.return_logprobs:
+        return Delta(token.text, signals=signals)
+    top = tuple(TokenLogprob(other, logprob) for other, logprob in token.top)
+    return Delta(
+        token.text,
+        (token.token,),
+        (token.logprob,),
+        signals,
+        top_logprobs=(top,) if request.top_logprobs else (),
+    )
+
+
+def wire_signals(s: confidence.Signals) -> Signals:
+    return Signals(**{name: getattr(s, name) for name in _SIGNAL_FIELDS})

@@ -1,0 +1,65 @@
+"""Laws of the queue: who goes first, who is passed how often, what a budget holds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.engine.waiting import AGEING_S, MOST_LEVELS, MOST_PASSED, WaitingList, level, rank, wait_s
+
+_priorities = st.integers(-(2**31), 2**31 - 1)
+_values = st.none() | st.floats(0, 1e12)
+
+
+@given(_priorities, _values, _priorities, _values, st.floats(0, 1e6))
+def test_nobody_starves(mine: int, worth: float | None, other: int, others: float | None, came: float) -> None:
+    """Whoever has waited for the whole span of levels goes before every newcomer."""
+    later = came + 2 * MOST_LEVELS * AGEING_S + 1e-3
+    assert rank(mine, worth, came) < rank(other, others, later)
+
+
+@given(_priorities, _values, st.floats(0, 1e6))
+def test_a_higher_priority_or_value_never_goes_later(priority: int, value: float | None, came: float) -> None:
+    assert rank(priority + 1, value, came) <= rank(priority, value, came)
+    assert rank(priority, (value or 1.0) * 2, came) <= rank(priority, value or 1.0, came)
+    assert level(priority, 1.0) == level(priority, None)
+
+
+_items = st.lists(st.tuples(st.integers(1, 100), st.floats(0, 100)), max_size=40)
+
+
+@given(_items, st.lists(st.integers(0, 100), max_size=80))
+def test_the_best_that_fits_goes_and_others_are_passed_at_most_so_often(
+    items: list[tuple[int, float]], free: list[int]
+) -> None:
+    waiting: WaitingList[int] = WaitingList()
+    for number, (claim, order) in enumerate(items):
+        waiting.add(number, claim, order)
+    passed = dict.fromkeys(range(len(items)), 0)
+    for room in free:
+        before = list(waiting)
+        assert before == sorted(before, key=lambda n: (items[n][1], n))
+        taken = waiting.take(room)
+        if taken is None:
+            blocked = [n for n in before if passed[n] >= MOST_PASSED]
+            upto = before[: before.index(blocked[0])] if blocked else before
+            assert all(items[n][0] > room for n in upto)
+            continue
+        assert items[taken][0] <= room
+        for n in before[: before.index(taken)]:
+            assert items[n][0] > room
+            passed[n] += 1
+            assert passed[n] <= MOST_PASSED
+        assert list(waiting) == [n for n in before if n != taken]
+
+
+@given(st.lists(st.floats(0, 100), max_size=8), st.lists(st.floats(0, 100), max_size=20), st.integers(1, 8))
+def test_more_ahead_never_shortens_a_wait_and_a_free_slot_ends_it(
+    running: list[float], ahead: list[float], slots: int
+) -> None:
+    running = running[:slots]
+    wait = wait_s(running, ahead, slots)
+    assert wait <= wait_s(running, [*ahead, 5.0], slots)
+    assert wait <= sum(running) + sum(ahead) + 1e-6
+    if len(running) + len(ahead) < slots:
+        assert wait == 0

@@ -1,0 +1,86 @@
+"""How large a chunk of a prompt may be beside decoding."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.engine.pace import Line, Pace, cut
+
+
+def took(tokens: int, position: int, overhead_s: float = 0.005) -> float:
+    """A box whose tokens cost 1 ms at the beginning and 2 ms at position 1000, and a chunk 5 ms besides."""
+    return overhead_s + tokens * (1e-3 + 1e-6 * (position + tokens / 2))
+
+
+def learned(step_s: float = 0.03) -> Pace:
+    pace = Pace()
+    for _ in range(30):
+        pace.decoded(step_s)
+    return pace
+
+
+def test_a_mixed_step_stays_within_twice_a_decode_step_over_a_long_prompt() -> None:
+    pace, position = learned(), 0
+    for start in range(0, 512, 128):
+        pace.prefilled(128, start, took(128, start), beside=False)
+    mixed = []
+    while position < 4000:
+        chunk = cut(4000 - position, pace.chunk(position, 128))
+        seconds = took(chunk, position)
+        pace.prefilled(chunk, position, seconds, beside=True)
+        mixed.append(0.03 + seconds)
+        position += chunk
+    assert max(mixed[3:]) < 2.2 * 0.03
+    assert sorted(mixed)[len(mixed) // 2] > 1.5 * 0.03, "the time there is should be used"
+
+
+def test_before_anything_is_known_a_prompt_gets_the_floor() -> None:
+    assert Pace(floor=8).chunk(0, 128) == 8
+    assert learned().chunk(0, 128) == 4
+    assert learned().chunk(0, 2) == 2
+
+
+def test_later_prompts_of_a_step_get_what_the_first_left() -> None:
+    pace = learned()
+    pace.prefilled(16, 0, 0.016, beside=True)
+    assert 25 <= pace.chunk(0, 128) <= 30
+    assert 10 <= pace.chunk(0, 128, spent_s=0.015) <= 15
+    assert pace.chunk(0, 128, spent_s=0.029) == 0
+
+
+def test_a_slow_box_still_makes_headway() -> None:
+    pace = learned(step_s=0.001)
+    pace.prefilled(16, 0, 1.0, beside=True)
+    assert pace.chunk(3000, 128) == 4
+
+
+def test_what_waits_is_told_from_what_was_learned() -> None:
+    pace = learned(step_s=0.01)
+    assert (pace.prompt_s(100), Pace().answer_s(100)) == (0.0, 0.0)
+    pace.prefilled(100, 0, 0.1, beside=False)
+    assert pace.prompt_s(100) == pytest.approx(0.1)
+    assert pace.answer_s(100) == pytest.approx(0.5)
+    for _ in range(100):
+        pace.answered(10, 100)
+    assert pace.answer_s(100) == pytest.approx(0.1, rel=0.01)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4000), st.floats(1e-6, 1.0)), min_size=1), st.integers(0, 8000))
+def test_a_line_is_never_below_a_tenth_of_its_mean_nor_falls(points: list[tuple[int, float]], x: int) -> None:
+    line = Line()
+    for position, seconds in points:
+        line.add(position, seconds)
+    assert line.at(x) > 0
+    assert line.at(x + 100) >= line.at(x) * (1 - 1e-9)
+
+
+@given(st.integers(1, 300), st.integers(3, 128))
+def test_no_token_of_a_prompt_is_ever_taken_alone(prompt: int, wanted: int) -> None:
+    left = prompt
+    while left:
+        taken = cut(left, wanted)
+        assert 0 < taken <= wanted
+        assert taken > 1 or prompt == 1
+        left -= taken
