@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 _PREFIX_BYTES = 256 << 20
 _PREFIX_SHARE = 8  # one part in so many of what is free
-_LEAST_KV_TOKENS = 512  # whatever is free: with less nothing could be answered
+# Whatever is free: with less hardly anything could be answered.
+_LEAST_KV_TOKENS, _LEAST_KV_BYTES = 512, 32 << 20
 
 
 class Room(enum.Enum):
@@ -57,7 +58,8 @@ def kv_tokens(asked: int | None, most: int, bytes_per_token: int, memory: Memory
     wanted = most if asked is None else min(asked, most)
     if not bytes_per_token:
         return wanted
-    return min(wanted, max((memory.left - reserved) // bytes_per_token, _LEAST_KV_TOKENS))
+    fits = max(memory.left - reserved, _LEAST_KV_BYTES) // bytes_per_token
+    return min(wanted, max(fits, _LEAST_KV_TOKENS))
 
 
 def room_for(needed: int, memory: Memory) -> Verdict:

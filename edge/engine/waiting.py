@@ -68,7 +68,7 @@ class WaitingList(Generic[T]):
 
     def take(self, free: int) -> T | None:
         """Removes and gives the best item whose claim fits into `free`; None when nobody may go."""
-        passed = []
+        passed: list[_Place[T]] = []
         for index, place in enumerate(self._places):
             if place.claim <= free:
                 for other in passed:

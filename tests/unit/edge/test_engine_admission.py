@@ -22,7 +22,7 @@ async def test_what_never_fits_is_refused_at_once_and_the_rest_waits_for_room() 
     steps = FakeSteps(slots=4, step_s=0.001)
     b, served = batcher(steps, kv_tokens=40)
     try:
-        with pytest.raises(ContextTooLong, match="41 tokens together.*holds 40"):
+        with pytest.raises(ContextTooLong, match=r"41 tokens together.*holds 40"):
             b.submit(job(served, [1] * 21, 20))
         seen, tickets = [], [b.submit(job(served, [i + 1] * 5, 10)) for i in range(8)]
         answers = asyncio.gather(*map(collect, tickets))

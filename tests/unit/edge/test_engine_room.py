@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.engine.room import Memory, Room, room_for
+from edge.engine.room import Memory, Room, kv_tokens, prefix_bytes, room_for
 
 MIB = 1 << 20
 PLENTY = 10_000 * MIB
@@ -33,3 +33,13 @@ def test_the_text_names_the_figures() -> None:
     assert "300 MIB" in room_for(300 * MIB, Memory(0, 0, 200 * MIB)).text.upper()
     text = room_for(300 * MIB, Memory(400 * MIB, 0, PLENTY, 512 * MIB)).text
     assert "memory_budget_bytes leaves 112 of 512 MiB" in text
+
+
+def test_prefixes_take_a_share_of_what_is_free_and_kv_what_is_left_of_it() -> None:
+    assert prefix_bytes(None, Memory(0, 0, PLENTY)) == 256 * MIB
+    assert prefix_bytes(None, Memory(400 * MIB, 0, PLENTY, 480 * MIB)) == 10 * MIB
+    assert (prefix_bytes(0, Memory(0, 0, PLENTY)), prefix_bytes(1 << 40, Memory(0, 0, 800 * MIB))) == (0, 100 * MIB)
+    assert kv_tokens(None, 8192, 46_080, Memory(0, 0, PLENTY), 0) == 8192
+    assert kv_tokens(1000, 8192, 46_080, Memory(0, 0, PLENTY), 0) == 1000
+    assert kv_tokens(None, 8192, 1 << 16, Memory(100 * MIB, 0, PLENTY, 200 * MIB), 20 * MIB) == 80 * 16
+    assert kv_tokens(None, 8192, 1 << 16, Memory(200 * MIB, 0, PLENTY, 200 * MIB), 0) == 512
