@@ -23,6 +23,7 @@ import numpy.typing as npt
 from runtime import grammars
 from runtime.chat import ToolSpec
 from runtime.grammars import GrammarError
+from runtime.ort.sampling import ConstraintFailed
 from runtime.token_bytes import Spelling
 from runtime.tokenizer import Tokenizer
 from runtime.tool_calls import CallForm
@@ -33,10 +34,6 @@ _BITS = 32
 _GRAMMARS_KEPT = 32
 _USES_OF_ONE = 256  # a compiled grammar's lexer grows with what is written by it: make it anew now and then
 _SHOWN = 300
-
-
-class ConstraintFailed(RuntimeError):
-    """The grammar became too complex while an answer was written; the message says how."""
 
 
 class Unconstrainable(ValueError):

@@ -19,7 +19,9 @@ from wire.errors import WeirError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """One loaded model as the batcher sees it. `stop_ids` end an answer; `decode` gives text.
+    """One loaded model as the batcher sees it.
+
+    `stop_ids` end an answer; `decode` gives text, `token_bytes` a token's own bytes.
 
     Two with equal `release` take each other's token ids.
     """
@@ -30,6 +32,7 @@ class Served:
     release: str
     precision: int
     weight_digest: str
+    token_bytes: Callable[[int], bytes] = lambda _: b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from edge.engine.job import Event, Served, Ticket
 from edge.engine.pace import Pace, cut
 from edge.engine.prefix import PrefixCache, Trail, root
 from edge.engine.running import Running
-from runtime.ort.sampling import NotFinite, NothingAllowed, Scratch
+from runtime.ort.sampling import ConstraintFailed, NotFinite, Scratch
 from runtime.ort.steps import Logits, ModelBroken
 from wire.errors import DeadlineExceeded, Unavailable, WeirError
 
@@ -238,7 +238,7 @@ class Lane:
     def _guarded(self, sequence: Running, work: Callable[[], None]) -> None:
         try:
             work()
-        except (NotFinite, NothingAllowed) as error:
+        except (NotFinite, ConstraintFailed) as error:
             self._fail(sequence, Unavailable(f"the model failed on this request: {error}"))
         except ModelBroken:
             raise

@@ -149,9 +149,16 @@ def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tok
                 f"the tokenizer knows {tokenizer.vocab_size} tokens and the model {loaded.steps.vocab_size}: "
                 "they do not belong together"
             )
-    served = Served(loaded.steps, tokenizer.decode, tokenizer.stop_ids, release.id, precision, loaded.weight_digest)
-    # Nothing masks a model's choices by a grammar yet: none is offered.
-    constraints: ConstraintMaker | None = None
+    served = Served(
+        loaded.steps,
+        tokenizer.decode,
+        tokenizer.stop_ids,
+        release.id,
+        precision,
+        loaded.weight_digest,
+        tokenizer.token_bytes,
+    )
+    constraints = tools.constraint_maker(tokenizer, loaded.steps.vocab_size)
     info = ModelInfo(
         name=config.model or manifest.name,
         release=release.id,

@@ -62,7 +62,7 @@ class Running:
     def take(self, logits: Logits) -> tuple[Token | None, str | None]:
         """The next token, None where the answer ends without one; and why it ends, None where it goes on.
 
-        Raises NotFinite, NothingAllowed, and whatever decoding its text raises.
+        Raises NotFinite, ConstraintFailed, and whatever decoding its text raises.
         """
         job, constraint = self.job, self.job.constraint
         mask = None if constraint is None else constraint.mask()

@@ -147,7 +147,7 @@ class EngineService:
                 assert isinstance(event, Token)
                 event = reader.seen(event)
                 if event.text or request.return_logprobs or request.return_signals:
-                    yield delta(event, request)
+                    yield delta(event, request, job.served.token_bytes)
         finally:
             ticket.cancel()
         rest, calls = reader.finish(event.text)
@@ -212,7 +212,7 @@ class EngineService:
     async def status(self, call: Call) -> EngineStatus:  # noqa: ARG002 - the contract's
         """See EngineControl."""
         weights = self._weights
-        info = weights.info
+        info, batcher = weights.info, weights.batcher
         return EngineStatus(
             self._state(),
             weights.detail,
@@ -224,7 +224,10 @@ class EngineService:
             precision=info.precision if info else 0,
             weight_digest=info.weight_digest if info else "",
             pid=os.getpid(),
-            **_kv(weights.batcher),
+            kv_tokens=batcher.kv_tokens if batcher else 0,
+            kv_tokens_used=batcher.kv_tokens_used if batcher else 0,
+            prefix_tokens=batcher.prefix_tokens if batcher else 0,
+            prefix_hit_tokens=batcher.prefix_hit_tokens if batcher else 0,
         )
 
     async def drain(self, call: Call) -> int:  # noqa: ARG002 - the contract's

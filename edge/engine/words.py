@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from edge.engine.job import Token
 from router import confidence
 from runtime.ort.sampling import SamplingParams
@@ -29,18 +31,19 @@ def sampling_params(s: Sampling, vocab_size: int) -> SamplingParams:
     )
 
 
-def delta(token: Token, request: GenerateRequest) -> Delta:
-    """A token as far as the request asked for what belongs to it."""
+def delta(token: Token, request: GenerateRequest, spell: Callable[[int], bytes]) -> Delta:
+    """A token as far as the request asked for what belongs to it; `spell` gives a token's bytes."""
     signals = wire_signals(token.signals) if request.return_signals else None
     if not request.return_logprobs:
         return Delta(token.text, signals=signals)
-    top = tuple(TokenLogprob(other, logprob) for other, logprob in token.top)
+    top = tuple(TokenLogprob(other, logprob, spell(other)) for other, logprob in token.top)
     return Delta(
         token.text,
         (token.token,),
         (token.logprob,),
         signals,
-        top_logprobs=(top,) if request.top_logprobs else (),
+        (spell(token.token),),
+        (top,) if request.top_logprobs else (),
     )
 
 

@@ -57,8 +57,8 @@ class NotFinite(ArithmeticError):
     """The model gave logits that are no numbers."""
 
 
-class NothingAllowed(ValueError):
-    """A constraint allows no token at all."""
+class ConstraintFailed(RuntimeError):
+    """What an answer is held to cannot be computed any more, or allows no token at all; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Sampler:
     def choose(self, logits: Logits, mask: npt.NDArray[np.uint32] | None = None, top: int = 0) -> Choice:
         """The next token after `logits` [V], which stay as they are, among those that `mask` allows.
 
-        Raises NotFinite, NothingAllowed.
+        Raises NotFinite, ConstraintFailed.
         """
         shifted, weights = self._scratch.shifted, self._scratch.weights
         best = int(logits.argmax())
@@ -147,7 +147,7 @@ class Sampler:
         if mask is not None:
             allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[: self._size])
             if not len(allowed):
-                raise NothingAllowed("the constraint allows no token here")
+                raise ConstraintFailed("the constraint allows no token here")
             return int(allowed[self._among(scores[allowed])])
         return self._among(scores)
 

@@ -21,7 +21,6 @@ from wire.errors import (
     DeadlineExceeded,
     InvalidRequest,
     NotFound,
-    NotSupported,
     Overloaded,
     PreconditionFailed,
     TooLarge,
@@ -118,7 +117,7 @@ BAD: list[tuple[GenerateRequest, type[WeirError], str]] = [
     (ask("x" * (2 << 20)), TooLarge, "at most 1048576"),
     (ask("water " * 2000), ContextTooLong, "context holds 512"),
     (ask("water " * 60, 400), ContextTooLong, "max_tokens is 400"),
-    (ask(response_format=ResponseFormat("json_object")), NotSupported, "json_schema"),
+    (GenerateRequest(prompt="x", sampling=Sampling(logit_bias={9999: 1.0})), InvalidRequest, "names token 9999"),
     (ask(response_format=ResponseFormat("poem")), InvalidRequest, "'poem'"),
 ]
 
@@ -231,10 +230,34 @@ async def test_describe_and_status_say_what_is_served(running: Engine) -> None:
     (model,) = description.models
     assert description.ready and len(description.padding) == 1000
     assert (model.name, model.precisions_available, model.context_length) == ("tiny", (4, 8), 512)
-    assert "json_schema" not in model.capabilities
+    assert {"json_schema", "tools", "min_p", "penalties", "top_logprobs"} <= set(model.capabilities)
     status = await running.status()
     assert (status.state, status.slots, status.pid) == ("ready", 2, running.process.pid)
     assert status.weight_digest == model.weight_digest
+    assert (status.kv_tokens, status.kv_tokens_used) == (2 * 512, 0)
+
+
+async def test_an_answer_keeps_to_its_schema_and_reports_what_the_model_thought(running: Engine) -> None:
+    form = ResponseFormat("json_schema", '{"enum": ["yes", "no"]}')
+    answer = await running.answer(ask(response_format=form, return_logprobs=True, top_logprobs=3))
+    assert answer.text in ('"yes"', '"no"')
+    assert answer.final.finish_reason == "stop"
+    assert b"".join(spelled for delta in answer.deltas for spelled in delta.token_bytes) == answer.text.encode()
+    first = next(delta for delta in answer.deltas if delta.token_ids)
+    (likeliest,) = first.top_logprobs
+    assert [other.logprob for other in likeliest] == sorted((other.logprob for other in likeliest), reverse=True)
+    assert len(likeliest) == 3
+    assert first.logprobs[0] <= likeliest[0].logprob, "of all tokens, not of the allowed ones"
+    assert answer.final.signals is None
+
+
+async def test_a_prompt_that_was_here_before_gives_the_same_answer_from_kept_prefixes(running: Engine) -> None:
+    request = ask("tell me of the weir and its water. " * 6, 24)
+    cold, warm = await running.answer(request), await running.answer(request)
+    assert cold.final.usage.prompt_tokens > 32
+    assert warm.final.usage.cached_tokens >= cold.final.usage.prompt_tokens - 2 - 16
+    assert warm.text == cold.text
+    assert (await running.status()).prefix_hit_tokens >= warm.final.usage.cached_tokens
 
 
 async def test_a_draining_engine_finishes_what_runs_and_takes_no_more(own: Engine) -> None:

@@ -105,7 +105,11 @@ BAD: list[tuple[str, bytes | dict[str, Any], int]] = [
     ("10 MB prompt", {"messages": [{"role": "user", "content": "x" * 10_000_000}]}, 413),
     ("2 MB prompt", {"messages": [{"role": "user", "content": "x" * 2_000_000}]}, 413),
     ("unknown role", {"messages": [{"role": "tool", "content": "x"}]}, 400),
-    ("a schema", {"response_format": {"type": "json_object"}}, 400),
+    (
+        "a schema that is none",
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "poem"}}}},
+        400,
+    ),
 ]
 
 
