@@ -197,7 +197,9 @@ class _Chunks(Protocol):
 
 
 def _headers(request: Request) -> Headers:
-    return Headers(request.headers.get("x-weir-constraint", ""), request.headers.get("idempotency-key", ""))
+    given = request.headers
+    hops = asking.hops(given.get("x-weir-hops", ""))
+    return Headers(given.get("x-weir-constraint", ""), given.get("idempotency-key", ""), hops)
 
 
 async def _sent(choices: Choices, chunks: _Chunks, per_prompt: int, include_usage: bool) -> AsyncGenerator[bytes, None]:

@@ -17,6 +17,7 @@ class Headers:
 
     constraint: str = ""
     idempotency_key: str = ""
+    hops: int = 0
 
 
 def sampling(body: Common, max_tokens: int | None) -> Sampling:
@@ -81,6 +82,15 @@ def deadline_s(body_ms: float | None, header: str, default_s: float, most_s: flo
         shown = header if body_ms is None else body_ms
         raise InvalidRequest(f"the deadline is {shown!s:.40} ms; give a number above 0 and at most {most_s * 1e3:.0f}")
     return given_ms / 1e3
+
+
+def hops(header: str) -> int:
+    """How many nodes passed a request on, as a node that has this one as its upstream tells. Raises InvalidRequest."""
+    if not header:
+        return 0
+    if not (header.isascii() and header.isdecimal() and len(header) <= 4):
+        raise InvalidRequest(f"x-weir-hops is {header[:40]!r}; it is set by nodes, to a number from 0")
+    return int(header)
 
 
 def _bias(given: dict[str, float]) -> dict[int, float]:

@@ -39,6 +39,7 @@ def to_request(body: ChatRequest, headers: Headers, request_id: str, streaming_r
         context=asking.context(body),
         idempotency_key=body.weir.idempotency_key or headers.idempotency_key,
         request_id=request_id,
+        hops=headers.hops,
         return_logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
         tools=tuple(_tool(tool) for tool in body.tools),

@@ -35,6 +35,7 @@ def to_requests(
             context=asking.context(body),
             idempotency_key=f"{key}{suffix}" if key else "",
             request_id=f"{request_id}{suffix}",
+            hops=headers.hops,
             return_logprobs=body.logprobs is not None,
             top_logprobs=body.logprobs or 0,
         )

@@ -11,6 +11,7 @@ from wire.errors import (
     NotSupported,
     Overloaded,
     TooLarge,
+    TooManyHops,
     Unavailable,
     WeirError,
     http_status,
@@ -23,6 +24,7 @@ _CODES: tuple[tuple[type[WeirError], str], ...] = (
     (TooLarge, "request_too_large"),
     (Overloaded, "overloaded"),
     (NotSupported, "not_supported"),
+    (TooManyHops, "hop_limit"),
 )
 # Faults that other tiers find begin with the name of the field they found them in.
 _FIELDS = frozenset(
