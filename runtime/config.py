@@ -132,6 +132,9 @@ def _fault(kind: type[Section], location: tuple[int | str, ...], fault: str, mes
     if fault == "extra_forbidden":
         # Its value is not shown: it may be a secret under a misspelt name.
         return f"[{kind.section}] {name} is not a setting; known: {', '.join(kind.model_fields)}"
-    setting = kind.model_fields.get(str(location[0])) if location else None
+    if not location:
+        # What is wrong with several settings together: the input is again the whole table.
+        return f"[{kind.section}] {message}"
+    setting = kind.model_fields.get(str(location[0]))
     secret = setting is not None and "Secret" in str(setting.annotation)
     return f"[{kind.section}] {name} = {'(hidden)' if secret else repr(given)}: {message}"
