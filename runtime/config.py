@@ -123,7 +123,7 @@ def _explain(kind: type[Section], error: ValidationError) -> str:
 
 
 def _fault(kind: type[Section], location: tuple[int | str, ...], fault: str, message: str, given: object) -> str:
-    name = ".".join(str(part) for part in location) or "(the whole)"
+    name = ".".join(str(part) for part in location)
     if fault == "missing":
         # The input is then the whole table, with whatever secrets are in it.
         return (
