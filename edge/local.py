@@ -92,6 +92,7 @@ class LocalState:
 
     def labelled(self, answer: Classified, total_s: float) -> None:
         """A text was labelled, in this time: an answer of one token, after which there are none."""
+        self._view = None
         self._last_answered, self._tokens = answer.release, 1.0
         estimate = self.latency(answer.precision).after(total_s, total_s, 2)
         self._latency[answer.precision] = estimate

@@ -171,9 +171,14 @@ class PrecisionLoop:
         one, other = self._rehearsed[1].get(bits), self._rehearsed[1].get(served)
         if one is None or other is None:
             return None
-        if not (one.first_token_s and one.per_token_s and other.first_token_s and other.per_token_s):
+        if not (one.first_token_s and other.first_token_s):
             return None
-        return one.first_token_s / other.first_token_s, one.per_token_s / other.per_token_s
+        first = one.first_token_s / other.first_token_s
+        if one.per_token_s == other.per_token_s == 0:  # a classifier's answer is one token, after which there are none
+            return first, 1.0
+        if not (one.per_token_s and other.per_token_s):
+            return None
+        return first, one.per_token_s / other.per_token_s
 
 
 def _news(plan: PrecisionPlan, told: PrecisionPlan | None) -> bool:

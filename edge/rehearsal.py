@@ -2,7 +2,7 @@
 
 How much slower 8-bit weights are than 4-bit ones depends on the CPU: where int8 has instructions of
 its own they prefill faster, elsewhere much slower. A guess would settle the plan before it was ever
-tried. So each precision is put in force for a moment and answers one fixed prompt; afterwards the
+tried. So each precision is put in force for a moment and answers one fixed prompt, or labels one text; afterwards the
 node serves what it served. Requests that come meanwhile are answered as ever.
 
 Must not know: links, upstreams, the plan.
@@ -16,6 +16,8 @@ from contextlib import aclosing
 from edge.activation import Activator
 from edge.ports import Clock
 from router.latency import LatencyEstimate
+from wire.capabilities import CLASSIFY
+from wire.classification import Classifies, ClassifyRequest
 from wire.deadline import Deadline
 from wire.errors import WeirError
 from wire.messages import Constraints, Delta, Final, GenerateRequest, Message, ModelInfo, Sampling, TierConstraint
@@ -24,6 +26,7 @@ from wire.service import Call, InferenceService
 REHEARSAL = "rehearsal"
 _DEADLINE_S = 30.0
 _TOKENS = 8
+_TEXT = 140  # characters of it, for classifiers
 _TRIES = 3
 # About a hundred tokens for most tokenizers, as a short question with its instructions has.
 _PROMPT = "A customer writes: the parcel was sent on Monday and has not arrived. " * 6 + "Say what to do next."
@@ -32,12 +35,16 @@ _PROMPT = "A customer writes: the parcel was sent on Monday and has not arrived.
 class Rehearsal:
     """One per node; `run` is called once per release."""
 
-    def __init__(self, engine: InferenceService, activator: Activator, clock: Clock) -> None:
-        self._engine, self._activator, self._clock = engine, activator, clock
+    def __init__(
+        self, engine: InferenceService, activator: Activator, clock: Clock, classifies: Classifies | None = None
+    ) -> None:
+        """`classifies` is the same engine, for models that label texts."""
+        self._engine, self._activator, self._clock, self._classifies = engine, activator, clock, classifies
+        self._labels = False
 
     async def run(self, served: ModelInfo) -> Mapping[int, LatencyEstimate]:
         """How fast each precision is; empty when one could not be measured. Ends with what was served."""
-        own = served.precision
+        own, self._labels = served.precision, self._classifies is not None and CLASSIFY in served.tasks
         others = [bits for bits in served.precisions_available if bits != own]
         if not others:
             return {}
@@ -67,6 +74,11 @@ class Rehearsal:
         return _shortest([await self._ask(_TOKENS) for _ in range(_TRIES)])
 
     async def _ask(self, tokens: int) -> LatencyEstimate:
+        if self._labels and self._classifies is not None:
+            began = self._clock()
+            await self._classifies.classify(ClassifyRequest(text=_PROMPT[:_TEXT]), Call(Deadline.after(_DEADLINE_S)))
+            took = self._clock() - began
+            return LatencyEstimate().after(took, took, 2)
         request = GenerateRequest(
             messages=(Message("user", _PROMPT),),
             sampling=Sampling(max_tokens=tokens, temperature=0.0),

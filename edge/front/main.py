@@ -22,7 +22,7 @@ from edge.front.settings import http_settings, upstream_settings
 from edge.front.updating import Shared
 from edge.front.upstream import make_upstream
 from edge.http.app import make_app
-from edge.http.classify import add_classify
+from edge.http.classify import add_classify, add_readiness
 from edge.http.repository import add_repository
 from edge.link import UpstreamLink
 from edge.node import EdgeNode, NoUpstream
@@ -94,6 +94,7 @@ async def serve(config: EdgeConfig) -> int:
         grpc_port = bind(server, config.grpc_address)
         app = make_app(node, http_settings(config))
         add_classify(app, node, http_settings(config))
+        add_readiness(app, node)
         add_rest(app, face, http_settings(config))
         if config.store_dir is not None and config.share_store:
             add_repository(app, config.store_dir)

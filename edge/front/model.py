@@ -68,7 +68,7 @@ class ModelFront:
         calibrated = Calibrated(cpu_class(), _manifests(config))
         settings = cascade_settings(config)
         activator = Activator(control, local, sink, clock, _memory(config))
-        rehearsal = Rehearsal(engine, activator, clock) if config.rehearse and config.upstream else None
+        rehearsal = Rehearsal(engine, activator, clock, engine) if config.rehearse and config.upstream else None
         fit = _both_fit(calibrated, config.memory_budget_bytes)
         planning = PrecisionParts(local, state, calibrated, activator, sink, clock, fit, rehearsal)
         self.precision = PrecisionLoop(planning, precision_settings(config))

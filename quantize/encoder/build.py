@@ -6,6 +6,7 @@ the texts that are not held out, nest the encoder's matrices, write both graphs,
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -85,18 +86,20 @@ def build_classifier(
     threads: int = 1,
     replace: bool = False,
     seed: int = SEED,
+    layers: int | None = None,
 ) -> Manifest:
     """Builds `out` from the encoder in `source` and the labelled texts of `csv`; returns its manifest.
 
     A tenth of the texts is held out (`quantize.encoder.head.split`); the manifest says how the float classifier
-    does on them. Raises QuantizeError; `out` is then as it was before.
+    does on them. `layers` takes the encoder's first so many alone, for an edge whose upstream has all of them. Raises
+    QuantizeError; `out` is then as it was before.
     """
     progress = progress or Silent()
     try:
         check_identity(name, version)
     except ValueError as error:
         raise QuantizeError(str(error)) from error
-    encoder, items = read_encoder(source), read_csv(csv)
+    encoder, items = shallow(read_encoder(source), layers), read_csv(csv)
     check(items)
     if out.exists() and not (replace and (out / MANIFEST_NAME).is_file()):
         raise QuantizeError(f"{out} exists already: choose another folder or remove it")
@@ -108,6 +111,16 @@ def build_classifier(
         manifest = builder.build(name, version, CloudReference(cloud_reference, cloud_digest))
         publish(made, out, work)
     return manifest
+
+
+def shallow(encoder: Encoder, layers: int | None) -> Encoder:
+    """The encoder with its first layers alone. Raises QuantizeError where it has not so many."""
+    if layers is None:
+        return encoder
+    shape = encoder.architecture
+    if not 1 <= layers <= shape.layers:
+        raise QuantizeError(f"layers is {layers}; {encoder.path} has {shape.layers}")
+    return dataclasses.replace(encoder, architecture=dataclasses.replace(shape, layers=layers))
 
 
 def plain_tokenizer(source: Path, out: Path) -> None:
@@ -143,7 +156,7 @@ class _Builder:
         def encode(text: str) -> list[int]:
             return shortened(tokenizer.encode(text), longest)
 
-        floats = FloatEncoder(self._encoder.path, self._threads)
+        floats = FloatEncoder(self._encoder.path, self._threads, self._encoder.architecture.layers)
         fitted, held_out = split(self._items, self._seed)
         head, accuracy = self._fit(floats, fitted, held_out, encode)
         nester = self._make_nester(floats, [item.text for item in fitted], encode, self._progress, self._threads)

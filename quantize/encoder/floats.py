@@ -16,7 +16,8 @@ from runtime.ort.classify import batches
 class FloatEncoder:
     """The encoder in `folder`; torch's threads are bounded to `threads` for the whole process."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, threads: int, layers: int | None = None) -> None:
+        """`layers`: the first so many alone."""
         import torch
         from transformers import AutoModel
         from transformers.utils import logging
@@ -27,6 +28,9 @@ class FloatEncoder:
             self.model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise QuantizeError(f"{folder} cannot be loaded in float32 to fit a classifier on it: {error}") from error
+
+        if layers is not None:
+            self.model.encoder.layer = self.model.encoder.layer[:layers]
 
     def features(self, rows: Sequence[Sequence[int]], told: Callable[[int], None] | None = None) -> Floats:
         """float32 [N, H]: the mean over the tokens of each row of ids. `told` hears of rows done."""

@@ -26,11 +26,12 @@ class EncoderClassifiers:
         arrays = release.initializers(release.precisions[0])
         self._head = Head(release.manifest.labels, arrays[f"{HEAD}.weight"], arrays[f"{HEAD}.bias"])
         self._tokenizer = Tokenizer.load(release.path)
-        self._longest = release.manifest.architecture.context_length
+        shape = release.manifest.architecture
+        self._longest, self._layers = shape.context_length, shape.layers
 
     def source(self, folder: Path, threads: int) -> Classifier:
         """See Classifiers."""
-        return _InFloat(FloatEncoder(folder, threads), self._head, self._tokenizer, self._longest)
+        return _InFloat(FloatEncoder(folder, threads, self._layers), self._head, self._tokenizer, self._longest)
 
     def release(self, release: Release, precision: int, level: int | None, threads: int) -> Classifier:
         """See Classifiers."""

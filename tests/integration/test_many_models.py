@@ -127,6 +127,9 @@ def test_a_model_whose_engine_dies_disturbs_no_other(node: EdgeProcess) -> None:
     assert chat(node).status_code == 200
     ready = httpx.get(f"{node.http}/readyz")
     assert ready.status_code == 200
+    until(lambda: httpx.get(f"{node.http}/readyz/intents").status_code == 200, 30, node.log.read_text)
+    assert httpx.get(f"{node.http}/readyz/tiny").json() == {"model": "tiny", "ready": True}
+    assert httpx.get(f"{node.http}/readyz/other").status_code == 404
     until(lambda: label(node).status_code == 200, 30, node.log.read_text)
     assert node.child("engine").pid == before
     assert node.child("classifier").pid != engine.pid

@@ -58,6 +58,7 @@ class Order:
     text: Path | None = None
     measuring: Measuring | None = field(default_factory=Measuring)
     head_bits: HeadBits = HeadBits.NESTED
+    layers: int | None = None  # of an encoder, the first so many
 
 
 @dataclass(frozen=True, slots=True)

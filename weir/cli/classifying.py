@@ -100,6 +100,8 @@ def _work(order: Order, labels_csv: Path | None, measured: bool, progress: Any) 
     if folder.is_dir() and find_graph(folder) is not None:
         if labels_csv is not None:
             raise report.BadUse(f"{folder} holds a classifier that has its head already: leave --labels-csv out")
+        if order.layers is not None:
+            raise report.BadUse(f"{folder} holds a ready-made graph: leave --layers out")
         if measured and csv is None:
             raise report.BadUse("a ready-made classifier is measured on labelled texts: give --evaluation-csv")
         items = () if csv is None else read_csv(csv)
@@ -134,6 +136,7 @@ class _Fitted:
             nester=self._nester,
             progress=progress,
             threads=_threads(),
+            layers=self.order.layers,
         )
 
     def classifiers(self, draft: Path) -> Classifiers:

@@ -82,6 +82,9 @@ def quantize(
     labels_csv: Annotated[
         Path | None, typer.Option(help="For classifiers: texts to fit the head on, columns text and label.")
     ] = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="For classifiers: the encoder's first layers alone, for a smaller edge.")
+    ] = None,
     max_kl: Annotated[
         list[str] | None,
         typer.Option(metavar="[BITS=]NATS", help="Publish only under this KL divergence; e.g. 0.2 or 8=0.01."),
@@ -94,8 +97,9 @@ def quantize(
 ) -> None:
     """Build a release: nested 4- and 8-bit weights, how far they are from their source, and when to trust them."""
     require("quantize", "weir quantize")
-    if task is Task.GENERATE and labels_csv is not None:
-        raise report.BadUse("--labels-csv is for classifiers: say --task classify")
+    for option, given in (("--labels-csv", labels_csv), ("--layers", layers)):
+        if task is Task.GENERATE and given is not None:
+            raise report.BadUse(f"{option} is for classifiers: say --task classify")
     if task is Task.CLASSIFY:
         _refuse_generation(cloud_reference, calibration_text, evaluation_text)
     elif calibrate and cloud_reference is None:
@@ -117,7 +121,7 @@ def quantize(
         reference = cloud_reference or ""  # without one, on the labels of the texts
     order = Order(
         source, out, name, version, reference, items, max_disagreement, method, calibration_text,
-        measuring if evaluate else None, head_bits,
+        measuring if evaluate else None, head_bits, layers,
     )  # fmt: skip
     with Bars(report.err(), quiet=as_json) as progress:
         if task is Task.CLASSIFY:
