@@ -103,9 +103,9 @@ def instructions(tools: Sequence[ToolSpec]) -> str:
     """What a model is told about its tools when its template has no words for them. Raises ValueError."""
     listed = "\n".join(json.dumps(described(tool)["function"], ensure_ascii=False) for tool in tools)
     return (
-        f"You can call these tools, described one a line:\n<tools>\n{listed}\n</tools>\n"
+        f"You can call these tools:\n<tools>\n{listed}\n</tools>\n"
         f'To call one, answer with nothing but\n{OPEN}\n{{"name": TOOL, "arguments": {{...}}}}\n{CLOSE}\n'
-        "Its result comes back between <tool_response> and </tool_response>. Without need of a tool, just answer."
+        "Its result comes back as <tool_response>. Without need of a tool, just answer."
     )
 
 
