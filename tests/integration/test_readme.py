@@ -15,7 +15,7 @@ import pytest
 from tests.integration.edge_process import EdgeProcess, calibrated_release, edge_process
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-MODEL, ADDRESS = "smollm2-135m-instruct", "localhost:8080"
+ADDRESS = "localhost:8080"
 _BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -26,11 +26,10 @@ def examples() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def node(tiny_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeProcess]:
-    """A small model under the name of the README's."""
+def node(smollm2_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeProcess]:
     folder = tmp_path_factory.mktemp("readme") / "release"
-    calibrated_release(tiny_release, folder, "1.0.0", 5.0)
-    with edge_process(folder, model=MODEL) as running:
+    calibrated_release(smollm2_release, folder, "1.0.0", 5.0)
+    with edge_process(folder, context_length=1024) as running:
         yield running
 
 
@@ -52,6 +51,7 @@ def test_there_are_examples() -> None:
     assert len(examples()) >= 5
 
 
+@pytest.mark.real_model
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 @pytest.mark.parametrize("number", range(len(examples())))
 def test_an_example_works(node: EdgeProcess, number: int) -> None:
@@ -61,11 +61,12 @@ def test_an_example_works(node: EdgeProcess, number: int) -> None:
     assert told[-1]["weir"]["tier"] == "edge"
     if "json_schema" in command:
         answer = json.loads(told[0]["choices"][0]["message"]["content"])
-        assert set(answer) == {"city", "nights"}
+        assert answer["city"] == "Cambridge"
+        assert 1 <= answer["nights"] <= 30
     if '"tools"' in command:
         (call,) = told[0]["choices"][0]["message"]["tool_calls"]
         assert call["function"]["name"] == "weather"
-        assert set(json.loads(call["function"]["arguments"])) == {"city"}
+        assert json.loads(call["function"]["arguments"])["city"] in ("Graz", "Linz", "Wien")
     if "include_usage" in command:
         assert told[-1]["usage"]["completion_tokens"] > 0
     if "logprobs" in command:
