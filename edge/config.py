@@ -98,7 +98,7 @@ class EdgeConfig(Section):
     max_queue: int = Field(64, ge=0, le=65_536)
     max_output_tokens: int = Field(512, ge=1, le=1 << 20)
     batch_rows: int = Field(32, ge=1, le=1024)  # of a classifier: texts, and tokens with padding, run together
-    batch_tokens: int = Field(2048, ge=16, le=1 << 20)
+    batch_tokens: int = Field(256, ge=16, le=1 << 20)
     linger_ms: float = Field(0.0, ge=0, le=1000)  # of a classifier: how long a lone text waits for company
     kv_tokens: int | None = Field(None, ge=16)  # prompts and answers in memory at once; None: what the slots hold
     prefix_cache_bytes: int | None = Field(None, ge=0)  # KV of prompts kept for the next; 0: none; None: 256 MiB

@@ -26,7 +26,7 @@ class ClassifierConfig(BaseModel):
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     context_length: Annotated[int, Field(ge=16, le=1 << 20)] = 2048
     batch_rows: Annotated[int, Field(ge=1, le=1024)] = 32
-    batch_tokens: Annotated[int, Field(ge=16, le=1 << 20)] = 2048
+    batch_tokens: Annotated[int, Field(ge=16, le=1 << 20)] = 256
     max_padding: Annotated[float, Field(ge=0, le=1)] = 0.2
     linger_ms: Annotated[float, Field(ge=0, le=1000)] = 0.0
     max_queue: Annotated[int, Field(ge=0, le=65536)] = 64

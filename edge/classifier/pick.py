@@ -15,7 +15,7 @@ class Bounds:
     """Of one batch: texts, tokens with padding, and the share of those that may be padding."""
 
     rows: int = 32
-    tokens: int = 2048
+    tokens: int = 256
     padding: float = 0.2
 
 

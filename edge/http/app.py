@@ -119,6 +119,7 @@ class _Face:
                 "created": 0,
                 "owned_by": "weir",
                 "weir": {
+                    "tasks": list(model.tasks),
                     "release": model.release,
                     "precision": model.precision,
                     "weight_digest": model.weight_digest,

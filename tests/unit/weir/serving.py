@@ -6,14 +6,18 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from wire.channel import Authenticator, bind, open_server
+from wire.classification import Classifies
 from wire.grpc_server import HealthReporter, add_inference
 from wire.service import InferenceService
 
 
 @contextmanager
-def served(service: InferenceService, authenticator: Authenticator | None = None) -> Iterator[str]:
+def served(
+    service: object, authenticator: Authenticator | None = None, classifies: Classifies | None = None
+) -> Iterator[str]:
     """Serves `service` until the block ends; yields its host:port."""
     loop = asyncio.new_event_loop()
     address: list[str] = []
@@ -22,7 +26,7 @@ def served(service: InferenceService, authenticator: Authenticator | None = None
 
     async def serve() -> None:
         server = open_server()
-        add_inference(server, service, 30.0, authenticator)
+        add_inference(server, cast(InferenceService, service), 30.0, authenticator, classifies=classifies)
         await HealthReporter(server).set(True)
         address.append(f"127.0.0.1:{bind(server, '127.0.0.1:0')}")
         await server.start()
