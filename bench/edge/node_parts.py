@@ -1,6 +1,7 @@
 """The node as a client meets it, against the bare engine: overhead, a long prompt, a shared prefix, first tokens.
 
-The bare engine is `edge.engine.service` in a process of its own, called without gRPC, HTTP or a cascade.
+The bare engine is `edge.engine.service` in a process of its own, called without gRPC, HTTP or a cascade; the overhead
+of a single request is measured within the node, as what is left when the engine's own stages are taken off.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from bench.edge.asking import AT_THE_END, Heard, HttpClient, ask, chat, prompts_of
@@ -66,10 +68,11 @@ def engine_settings(plan: Plan) -> dict[str, Any]:
     }
 
 
-def running(plan: Plan, *, long: bool = False) -> Any:
-    """A node over the release at 4 bits, with a context as long as the parts need."""
+def running(plan: Plan, *, long: bool = False, precision: int = 4) -> AbstractAsyncContextManager[Node]:
+    """A node over the release, with a context as long as the parts need."""
     context = plan.long_prompt_tokens + plan.gap_tokens + 64 if long else plan.capacity
     more = {
+        "precision": precision,
         "context_length": context,
         "max_queue": _QUEUE,
         "max_output_tokens": max(plan.gap_tokens, plan.stream_tokens),
@@ -79,23 +82,33 @@ def running(plan: Plan, *, long: bool = False) -> Any:
 
 
 async def overhead(plan: Plan, there: Node, bare: Side, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Milliseconds a request takes longer through the node: the median of differences to the request before it."""
-    texts, model = prompts_of(tokenizer, _SHORT_TOKENS, plan.requests, plan.seed), read_manifest(plan.release).name
+    """Milliseconds of a request that its engine did not spend on it, as one client sees them.
+
+    Of one and the same request: two engines, or one engine twice, differ by more than is looked for. What the bare
+    engine takes for the same prompts stands beside it.
+    """
+    texts = prompts_of(tokenizer, _SHORT_TOKENS, plan.requests, plan.seed)
+    model = read_manifest(plan.release).name
     taken: dict[str, list[float]] = {"bare": [], "grpc": [], "http": []}
     extra: dict[str, list[float]] = {"grpc": [], "http": []}
     async with HttpClient(there.http) as http:
         for number in range(plan.rounds + 1):
             for text in texts:
                 alone = await asyncio.to_thread(bare.ask, "answers", prompts=[text], tokens=plan.answer_tokens)
-                bare_s = alone["answers"][0]["total_s"]
                 heard = await ask(there.inference, chat(text, plan.answer_tokens, AT_THE_END))
-                http_s, _ = await http.chat(model, text, plan.answer_tokens)
+                http_s, body = await http.chat(model, text, plan.answer_tokens)
                 if number:
-                    for name, seconds in (("bare", bare_s), ("grpc", heard.total_s), ("http", http_s)):
-                        taken[name].append(seconds * 1e3)
-                    extra["grpc"].append((heard.total_s - bare_s) * 1e3)
-                    extra["http"].append((http_s - bare_s) * 1e3)
+                    taken["bare"].append(alone["answers"][0]["total_s"] * 1e3)
+                    taken["grpc"].append(heard.total_s * 1e3)
+                    taken["http"].append(http_s * 1e3)
+                    extra["grpc"].append(heard.total_s * 1e3 - _of_the_engine(heard.final.timings_ms))
+                    extra["http"].append(http_s * 1e3 - _of_the_engine(body["weir"]["timings_ms"]))
     return {"overhead_ms": medians(extra), "request_ms": medians(taken)}
+
+
+def _of_the_engine(timings_ms: Mapping[str, float]) -> float:
+    """What the engine says it spent on a request, stage by stage."""
+    return sum(timings_ms[f"edge_{stage}"] for stage in ("tokenize", "queue", "prefill", "decode"))
 
 
 async def streams(plan: Plan, there: Node, bare: Side, tokenizer: Tokenizer) -> dict[str, Any]:
