@@ -26,7 +26,7 @@ from edge.events import EdgeFailed, EscalationFailed
 from edge.judge import CascadeParts, CascadeSettings, Judge, asked
 from edge.provenance import edge_committed, edge_final, upstream_committed, upstream_final
 from edge.refusal import refusal
-from edge.run import Attempt, Run
+from edge.run import Attempt, Run, joined
 from router.decision import Action, Decision, Moment
 from wire.errors import (
     Cancelled,
@@ -110,7 +110,7 @@ class Cascade:
                     if decision is not None and decision.action is Action.COMMIT:
                         run.committed = decision
                         yield edge_committed(run, attempt, decision)
-                        for delta in run.shown(attempt.deltas):
+                        for delta in run.shown_at_once(attempt.deltas):
                             yield delta
         except WeirError as error:
             self._edge_broke(run, error)
@@ -149,7 +149,7 @@ class Cascade:
             raise WeirError("decided to give an answer that is not there")
         if run.committed is None:
             yield edge_committed(run, attempt, decision)
-            for delta in run.shown(attempt.deltas):
+            for delta in run.shown_at_once(attempt.deltas):
                 yield delta
         yield replace(
             edge_final(run, attempt.final, decision, self._parts.clock()),
@@ -172,7 +172,7 @@ class Cascade:
                         committed = True
                         yield upstream_committed(run, event, decision)
                     if isinstance(event, Final):
-                        for delta in held or ():
+                        for delta in joined(held or ()):
                             yield delta
                         yield upstream_final(run, event, decision, self._parts.clock())
                     else:

@@ -95,6 +95,26 @@ class Run:
             if delta.text or logprobs or signals
         ]
 
+    def shown_at_once(self, deltas: Sequence[Delta]) -> list[Delta]:
+        """What came before it could be shown, as one piece: every piece costs each hop to the client a message."""
+        return joined(self.shown(deltas))
+
+
+def joined(deltas: Sequence[Delta]) -> list[Delta]:
+    """Pieces one after another as a single one; none of none. The signals are the last ones."""
+    if len(deltas) < 2:
+        return list(deltas)
+    return [
+        Delta(
+            "".join(delta.text for delta in deltas),
+            tuple(token for delta in deltas for token in delta.token_ids),
+            tuple(logprob for delta in deltas for logprob in delta.logprobs),
+            next((delta.signals for delta in reversed(deltas) if delta.signals is not None), None),
+            tuple(text for delta in deltas for text in delta.token_bytes),
+            tuple(top for delta in deltas for top in delta.top_logprobs),
+        )
+    ]
+
 
 _signal_values = attrgetter(*Signals.__dataclass_fields__)  # in the order of the fields, at once: asked at every token
 

@@ -125,6 +125,11 @@ def http_status(error: WeirError) -> int:
     return next(status for kind, _, status in _TABLE if isinstance(error, kind))
 
 
+def named(name: str, message: str) -> WeirError:
+    """The error of that class name; a plain WeirError for a name this version does not know."""
+    return _BY_NAME.get(name, WeirError)(message)
+
+
 def from_grpc(code: grpc.StatusCode, details: str, name: str | None = None) -> WeirError:
     """The error behind a gRPC status; `name` is the class name from the trailing metadata."""
     if name in _BY_NAME:

@@ -28,6 +28,7 @@ from wire.channel import bind, open_server
 from wire.classification import Classifies
 from wire.errors import Overloaded, WeirError
 from wire.grpc_server import HealthReporter, add_engine_control, add_inference
+from wire.local_stream import StreamServer, stream_path
 from wire.service import EngineControl, InferenceService
 
 REASON_NAME = "engine.reason"  # beside the socket
@@ -96,12 +97,14 @@ async def serve_engine(place: Place, make: Callable[[Callable[[str], None]], tup
     add_engine_control(server, service, place.default_deadline_s)
     health = HealthReporter(server, ("Inference", "EngineControl"))
     await health.set(False)
+    stream = StreamServer(service, stream_path(place.socket))
+    await stream.start()
     bind(server, f"unix:{place.socket}")
     await server.start()
     loading = asyncio.create_task(_load(place, service, health, end))
     code = await ended
     loading.cancel()
-    await _stop(server, service, health, code)
+    await _stop(server, stream, service, health, code)
     return code
 
 
@@ -118,14 +121,16 @@ async def _load(place: Place, service: EngineProcess, health: HealthReporter, en
     _log.info("ready")
 
 
-async def _stop(server: grpc.aio.Server, service: EngineProcess, health: HealthReporter, code: int) -> None:
+async def _stop(
+    server: grpc.aio.Server, stream: StreamServer, service: EngineProcess, health: HealthReporter, code: int
+) -> None:
     await health.set(False)
     if code == 0:
-        await server.stop(_STOP_GRACE_S)
+        await asyncio.gather(server.stop(_STOP_GRACE_S), stream.stop(_STOP_GRACE_S))
         service.close()
         return
     service.close()
-    await server.stop(_BROKEN_GRACE_S)
+    await asyncio.gather(server.stop(_BROKEN_GRACE_S), stream.stop(_BROKEN_GRACE_S))
 
 
 def run(config: EngineConfig) -> int:

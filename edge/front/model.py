@@ -38,7 +38,8 @@ from release.store import Store
 from runtime.cpu import cpu_class
 from runtime.memory import free_bytes
 from wire.classification import Classifies
-from wire.grpc_client import EngineControlClient, InferenceClient
+from wire.grpc_client import EngineControlClient
+from wire.local_stream import EngineClient
 from wire.service import InferenceService
 
 _log = logging.getLogger("weir.edge.front")
@@ -60,7 +61,7 @@ class ModelFront:
         """`shared` is what the updaters of a node with a store share; None without one."""
         sink, clock = Suspicious(LogSink(config.node)), time.monotonic
         uniform = random.SystemRandom().random
-        engine = InferenceClient(config.engine_target)
+        engine = EngineClient(config.engine_socket)
         control = EngineControlClient(config.engine_target)
         self._clients = (engine, control)
         self.local = local = LocalState(engine, sink, clock)
