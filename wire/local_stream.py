@@ -144,7 +144,7 @@ def _refuse(writer: asyncio.StreamWriter, error: WeirError) -> None:
 
 
 class EngineClient(InferenceClient):
-    """The engine of this node: `generate` by frames, everything else by gRPC."""
+    """The engine of this node: `generate` by frames, or by gRPC where it takes none; everything else by gRPC."""
 
     def __init__(self, socket: Path) -> None:
         """`socket` is where the engine's gRPC listens."""
@@ -158,7 +158,13 @@ class EngineClient(InferenceClient):
         trace = call.traceparent.encode("latin-1", "replace")[:256]
         data = convert.request_out(request).SerializeToString()
         asked = _framed(_ASK, _ASKED.pack(call.deadline.remaining_s(), len(trace)) + trace + data)
-        reader, writer = await self._connected()
+        connection = await self._connected()
+        if connection is None:
+            async with aclosing(_generator(super().generate(request, call))) as events:
+                async for event in events:
+                    yield event
+            return
+        reader, writer = connection
         # Keeps an engine that hangs from holding a caller past its time; nothing to wake at every token.
         alarm = asyncio.get_running_loop().call_later(max(call.deadline.remaining_s(), 0.0), writer.transport.abort)
         ended = False
@@ -189,7 +195,8 @@ class EngineClient(InferenceClient):
         self._idle.clear()
         await super().close()
 
-    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """A connection nobody uses; None where the engine takes no frames. Raises Unavailable."""
         while self._idle:
             reader, writer = self._idle.pop()
             if not reader.at_eof() and not writer.transport.is_closing():
@@ -197,6 +204,8 @@ class EngineClient(InferenceClient):
             writer.close()
         try:
             return await asyncio.open_unix_connection(self._path)
+        except FileNotFoundError:
+            return None
         except OSError as error:
             raise Unavailable(_GONE) from error
 

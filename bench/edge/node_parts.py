@@ -78,7 +78,8 @@ def running(plan: Plan, *, long: bool = False, precision: int = 4) -> AbstractAs
         "max_output_tokens": max(plan.gap_tokens, plan.stream_tokens),
         "default_deadline_s": 300,
     }
-    return node(plan.release, slots=plan.streams, threads=plan.threads, more=more)
+    slots = plan.gap_streams + 1 if long else plan.streams
+    return node(plan.release, slots=slots, threads=plan.threads, more=more)
 
 
 async def overhead(plan: Plan, there: Node, bare: Side, tokenizer: Tokenizer) -> dict[str, Any]:
