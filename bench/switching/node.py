@@ -124,12 +124,24 @@ async def _clients(launcher: subprocess.Popen[bytes], run_dir: Path) -> AsyncIte
         pid, addresses = await _started(launcher, run_dir, control)
         inference = InferenceClient(str(addresses["grpc"]))
         try:
+            await _heard(inference)
             front = int(addresses["pid"])
             yield Node(inference, control, pid, front, str(addresses["grpc"]), str(addresses["http"]))
         finally:
             await inference.close()
     finally:
         await control.close()
+
+
+async def _heard(front: InferenceClient) -> None:
+    """Returns once the front has heard of its engine: until then it refuses."""
+    end = time.monotonic() + _START_S
+    while time.monotonic() < end:
+        with contextlib.suppress(WeirError):
+            if (await front.describe(Call(Deadline.after(2.0)))).ready:
+                return
+        await asyncio.sleep(_POLL_S)
+    raise NodeFailed("the node's front did not hear of its engine")
 
 
 async def _started(
