@@ -230,6 +230,8 @@ class TextBatcher:
         self._batches += 1
         tokens = len(batch) * max(len(entry.row) for entry in batch)
         self._token_s += (took / max(tokens, 1) - self._token_s) * (_NEWEST if self._token_s else 1.0)
+        with self._changed:
+            self._running = []  # whoever has its answer finds nothing of it here any more
         for entry, logits in zip(batch, found, strict=True):
             if isinstance(logits, WeirError):
                 self._post(entry, logits)
