@@ -19,7 +19,9 @@ from runtime.version import weir_version
 from wire.classification import Classified, ClassifyRequest
 from wire.errors import InvalidRequest, NotFound, Unavailable
 from wire.messages import Description, GenerateEvent, GenerateRequest, Limits, ModelInfo, Tier
+from wire.scoring import Scored, ScoreRequest, Scores
 from wire.service import Call
+from wire.validate import check_score
 
 
 class NodeModel:
@@ -33,11 +35,12 @@ class NodeModel:
         cascade: Cascade,
         *,
         classify: ClassifyCascade | None = None,
+        scores: Scores | None = None,
         updating: Callable[[], str] = lambda: "",
     ) -> None:
         """`updating` says in a few words what is being done for an engine that has nothing to serve."""
         self.settings, self.local, self.upstream = settings, local, upstream
-        self.cascade, self.classify = cascade, classify
+        self.cascade, self.classify, self.scores = cascade, classify, scores
         self._updating = updating
 
     @property
@@ -76,7 +79,7 @@ class NodeModel:
 
 
 class EdgeNode:
-    """Satisfies wire.service.InferenceService and wire.classification.Classifies."""
+    """Satisfies InferenceService, Classifies and Scores of wire."""
 
     def __init__(self, models: Sequence[NodeModel], default: str = "") -> None:
         """`default` is the model of requests that name none; empty: see `model`."""
@@ -92,6 +95,14 @@ class EdgeNode:
         if model.classify is None:
             raise InvalidRequest(f"{model.name!r} labels no texts")
         return await model.classify.classify(request, call)
+
+    async def score(self, request: ScoreRequest, call: Call) -> Scored:
+        """See Scores. This node's own model is asked: what another model thinks would be no answer."""
+        model = self.model(request.model, GENERATE)
+        check_score(request, model.settings.limits)
+        if model.scores is None:
+            raise InvalidRequest(f"{model.name!r} scores no texts")
+        return await model.scores.score(replace(request, model=""), call)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from wire.classification import Classifies
 from wire.errors import Overloaded, WeirError
 from wire.grpc_server import HealthReporter, add_engine_control, add_inference
 from wire.local_stream import StreamServer, stream_path
+from wire.scoring import Scores
 from wire.service import EngineControl, InferenceService
 
 REASON_NAME = "engine.reason"  # beside the socket
@@ -69,13 +70,15 @@ class Faces:
     """What of Inference is served beside Generate and Describe."""
 
     classifies: Classifies | None = None
+    scores: Scores | None = None
 
 
 async def serve(config: EngineConfig, opener: Opener = open_model, look: Callable[[], Memory] | None = None) -> int:
     """Serves until a signal or a broken model; returns the exit code. See Weights for `look`."""
 
     def make(broken: Callable[[str], None]) -> tuple[EngineProcess, Faces]:
-        return EngineService(config, broken=broken, opener=opener, look=look), Faces()
+        service = EngineService(config, broken=broken, opener=opener, look=look)
+        return service, Faces(scores=service)
 
     return await serve_engine(config, make)
 
@@ -93,7 +96,7 @@ async def serve_engine(place: Place, make: Callable[[Callable[[str], None]], tup
         loop.add_signal_handler(number, end, 0)
     service, faces = make(lambda _detail: end(BROKEN))
     server = open_server()
-    add_inference(server, service, place.default_deadline_s, classifies=faces.classifies)
+    add_inference(server, service, place.default_deadline_s, classifies=faces.classifies, scores=faces.scores)
     add_engine_control(server, service, place.default_deadline_s)
     health = HealthReporter(server, ("Inference", "EngineControl"))
     await health.set(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from wire.errors import ContextTooLong, InvalidRequest, NotFound, Overloaded, Pr
 from wire.messages import GenerateRequest, ModelInfo
 
 _CAPABILITIES = (
-    "stream", "sample", "min_p", "penalties", "logprobs", "top_logprobs", "signals",
+    "stream", "sample", "min_p", "penalties", "logprobs", "top_logprobs", "signals", "choice", "score",
 )  # fmt: skip
 
 
@@ -75,6 +75,27 @@ class Model:
         if not ids:
             raise InvalidRequest("the prompt has no tokens; say something")
         return ids
+
+    def continuation_ids(
+        self, prompt: GenerateRequest, texts: Sequence[str]
+    ) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
+        """The prompt and what may follow it, each tokenized on its own. Not in the event loop.
+
+        Raises ContextTooLong, InvalidRequest.
+        """
+        prompt_ids = self.prompt_ids(prompt)
+        continuations = tuple(tuple(self.tokenizer.encode(text, special_tokens=False)) for text in texts)
+        if not all(continuations):
+            raise InvalidRequest("an option, or continuation, has no tokens in this model's vocabulary")
+        longest, asked = max(map(len, continuations)), prompt.sampling.max_tokens
+        if len(prompt_ids) + longest > self.info.context_length:
+            raise ContextTooLong(
+                f"the prompt has {len(prompt_ids)} tokens and the longest option or continuation {longest}; this "
+                f"model's context holds {self.info.context_length}: shorten one of them"
+            )
+        if asked is not None and asked < longest:
+            raise InvalidRequest(f"max_tokens is {asked} and the longest option has {longest} tokens; allow as many")
+        return prompt_ids, continuations
 
     def answer_tokens(self, prompt_tokens: int, asked: int | None) -> int:
         """How many tokens the answer may have. Raises ContextTooLong, InvalidRequest."""

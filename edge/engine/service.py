@@ -15,18 +15,19 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 from edge.engine.batcher import Batcher
+from edge.engine.choice import chosen
 from edge.engine.config import EngineConfig
-from edge.engine.job import Ended, Job, Token
+from edge.engine.job import Ended, Job, Scored
 from edge.engine.model import Model, Opener, memory_here, open_model
 from edge.engine.room import Memory, kv_tokens
 from edge.engine.tools import CallReader, Grammars
 from edge.engine.weights import Making, Weights
-from edge.engine.words import delta, sampling_params, wire_signals
+from edge.engine.words import choices_of, delta, sampling_params, scored, wire_signals
 from runtime.ort.steps import BLOCK_TOKENS
 from runtime.version import weir_version
 from wire.capabilities import demand_capable
@@ -34,6 +35,7 @@ from wire.errors import InvalidRequest, NotFound, Overloaded, Unavailable
 from wire.messages import (
     Activation,
     Committed,
+    Context,
     Delta,
     Description,
     EngineStatus,
@@ -45,14 +47,16 @@ from wire.messages import (
     Tier,
     Usage,
 )
+from wire.scoring import Scored as ScoredAnswer
+from wire.scoring import ScoreRequest
 from wire.service import CHANGING, Call
-from wire.validate import RequestLimits, check_request
+from wire.validate import RequestLimits, check_request, check_score
 
 _TOKENIZING_THREADS = 2
 
 
 class EngineService:
-    """Satisfies wire.service.InferenceService and EngineControl. Starts without a model: see `load`."""
+    """Satisfies InferenceService, Scores and EngineControl of wire. Starts without a model: see `load`."""
 
     def __init__(
         self,
@@ -87,26 +91,73 @@ class EngineService:
         began = time.monotonic()
         self._demand_ready()
         check_request(request, self._limits)
+        async with self._inside(call) as waited_s:
+            batcher, job = await self._prepared(request, call)
+            # Closed at once when the caller leaves, not some time after: the weights may wait to be let go.
+            async with aclosing(self._answer(batcher, job, request, began, waited_s)) as events:
+                async for event in events:
+                    yield event
+
+    async def score(self, request: ScoreRequest, call: Call) -> ScoredAnswer:
+        """See wire.scoring.Scores."""
+        self._demand_ready()
+        check_score(request, self._limits)
+        async with self._inside(call):
+            model, batcher = self._model(request.model)
+            prompt = GenerateRequest(messages=request.messages, prompt=request.prompt)
+            job = await self._scoring(model, prompt, request.continuations, request.context, call)
+            ticket = batcher.submit(job)
+            try:
+                event = await ticket.next()
+            finally:
+                ticket.cancel()
+        assert isinstance(event, Scored)
+        return scored(event, job)
+
+    @asynccontextmanager
+    async def _inside(self, call: Call) -> AsyncIterator[float]:
+        """One of those who are here, and inside the gate; gives the seconds that took."""
         most = self._config.slots + self._config.max_queue
         if self._here >= most:
             raise Overloaded(f"{self._here} requests are here already, of at most {most}; try again later")
         self._here += 1
         try:
             async with self._weights.gate.passed(call.deadline) as waited_s:
-                batcher, job = await self._prepared(request, call)
-                # Closed at once when the caller leaves, not some time after: the weights may wait to be let go.
-                async with aclosing(self._answer(batcher, job, request, began, waited_s)) as events:
-                    async for event in events:
-                        yield event
+                yield waited_s
         finally:
             self._here -= 1
 
+    def _model(self, name: str) -> tuple[Model, Batcher]:
+        model, batcher = self._weights.serving()
+        if not model.answers_to(name):
+            raise NotFound(f"no model {name!r} here; this engine serves {model.info.name!r}")
+        return model, batcher
+
+    async def _scoring(
+        self, model: Model, prompt: GenerateRequest, texts: tuple[str, ...], context: Context, call: Call
+    ) -> Job:
+        """A job that scores `texts` as what follows the prompt."""
+        prompt_ids, continuations = await asyncio.get_running_loop().run_in_executor(
+            self._tokenizing, model.continuation_ids, prompt, texts
+        )
+        call.deadline.check()
+        return Job(
+            model.served,
+            prompt_ids,
+            max(map(len, continuations)),
+            call.deadline,
+            continuations=continuations,
+            tenant=context.tenant,
+            priority=context.priority,
+            value=context.value,
+        )
+
     async def _prepared(self, request: GenerateRequest, call: Call) -> tuple[Batcher, Job]:
         """The request as a job for the weights that are in force; for use inside the gate."""
-        model, batcher = self._weights.serving()
-        if not model.answers_to(request.model):
-            raise NotFound(f"no model {request.model!r} here; this engine serves {model.info.name!r}")
+        model, batcher = self._model(request.model)
         demand_capable(request, model.info.capabilities, "this engine")
+        if (choices := choices_of(request)) is not None:
+            return batcher, await self._scoring(model, request, choices, request.context, call)
         prompt_ids = await asyncio.get_running_loop().run_in_executor(self._tokenizing, model.prompt_ids, request)
         constraint = await self._grammars.constraint(
             request, model.constraints, model.tokenizer.call_form, call.deadline
@@ -136,15 +187,20 @@ class EngineService:
     ) -> AsyncGenerator[GenerateEvent, None]:
         ticket, reader = batcher.submit(job), CallReader(request)
         submitted, ttft = time.monotonic(), None
+        produced: int | None = None
         try:
             while True:
                 event = await ticket.next()
                 if ttft is None:
                     ttft = time.monotonic() - began
                     yield Committed(Tier.EDGE, Reason.EDGE_ONLY, request.request_id, job.served.release)
+                if isinstance(event, Scored):
+                    tokens, event = chosen(event, job, choices_of(request) or ())
+                    for token in tokens:
+                        yield delta(token, request, job.served.token_bytes)
+                    produced = len(tokens)
                 if isinstance(event, Ended):
                     break
-                assert isinstance(event, Token)
                 event = reader.seen(event)
                 if event.text or request.return_logprobs or request.return_signals:
                     yield delta(event, request, job.served.token_bytes)
@@ -163,13 +219,14 @@ class EngineService:
         }
         if waited_s:
             timings[CHANGING] = waited_s * 1e3
-        yield reader.told(self._final(event, request, len(job.prompt_ids), timings), calls)
+        usage = Usage(len(job.prompt_ids), event.signals.tokens if produced is None else produced, event.cached_tokens)
+        yield reader.told(self._final(event, request, usage, timings), calls)
 
-    def _final(self, ended: Ended, request: GenerateRequest, prompt_tokens: int, timings: dict[str, float]) -> Final:
+    def _final(self, ended: Ended, request: GenerateRequest, usage: Usage, timings: dict[str, float]) -> Final:
         served = ended.served
         return Final(
             ended.finish_reason,
-            Usage(prompt_tokens, ended.signals.tokens, ended.cached_tokens),
+            usage,
             Tier.EDGE,
             release=served.release,
             weight_digest=served.weight_digest,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge.engine.job import Token
+from edge.engine.job import Job, Scored, Token
 from router import confidence
 from runtime.ort.sampling import SamplingParams
 from wire.errors import InvalidRequest
 from wire.messages import Delta, GenerateRequest, Sampling, Signals, TokenLogprob
+from wire.scoring import Scored as ScoredAnswer
+from wire.scoring import ScoredContinuation
 
 _SIGNAL_FIELDS = tuple(Signals.__dataclass_fields__)
 
@@ -44,6 +46,34 @@ def delta(token: Token, request: GenerateRequest, spell: Callable[[int], bytes])
         signals,
         (spell(token.token),),
         (top,) if request.top_logprobs else (),
+    )
+
+
+def choices_of(request: GenerateRequest) -> tuple[str, ...] | None:
+    """The options of which the answer is to be the likeliest; None where it is to be written.
+
+    Raises InvalidRequest for what does not go with a choice.
+    """
+    form = request.response_format
+    if form is None or form.type != "choice":
+        return None
+    if request.tools and request.tool_choice != "none":
+        raise InvalidRequest("response_format choice and tools are not served together; leave one out")
+    if request.top_logprobs:
+        raise InvalidRequest("top_logprobs does not go with response_format choice; ask Score for every option's")
+    return form.choices
+
+
+def scored(event: Scored, job: Job) -> ScoredAnswer:
+    """The wire's answer to Score."""
+    served = event.served
+    continuations = zip(job.continuations, event.logprobs, strict=True)
+    return ScoredAnswer(
+        tuple(ScoredContinuation(ids, logprobs) for ids, logprobs in continuations),
+        served.release,
+        served.weight_digest,
+        served.precision,
+        len(job.prompt_ids),
     )
 
 

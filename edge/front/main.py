@@ -85,7 +85,7 @@ async def serve(config: EdgeConfig) -> int:
         return UNSTARTABLE
     server = open_server()
     node, longest_s = front.node, config.max_deadline_s
-    add_inference(server, node, config.default_deadline_s, max_deadline_s=longest_s, classifies=node)
+    add_inference(server, node, config.default_deadline_s, max_deadline_s=longest_s, classifies=node, scores=node)
     add_unserved_fleet(server)
     face = NodeFace(node, FaceSettings(config.node), node)
     add_open_inference(server, face, config.default_deadline_s, max_deadline_s=longest_s)

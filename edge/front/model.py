@@ -86,6 +86,7 @@ class ModelFront:
             state,
             Cascade(parts, settings),
             classify=ClassifyCascade(labelling, settings),
+            scores=engine,
             updating=self._doing,
         )
 

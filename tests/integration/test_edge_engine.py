@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import subprocess
 import time
@@ -28,6 +29,7 @@ from wire.errors import (
     WeirError,
 )
 from wire.messages import Committed, Delta, Draft, GenerateRequest, Message, ResponseFormat, Sampling, Tier
+from wire.scoring import ScoreRequest
 
 SETTINGS = {"slots": 2, "max_queue": 4, "context_length": 512, "max_output_tokens": 400}
 
@@ -249,6 +251,33 @@ async def test_an_answer_keeps_to_its_schema_and_reports_what_the_model_thought(
     assert len(likeliest) == 3
     assert first.logprobs[0] <= likeliest[0].logprob, "of all tokens, not of the allowed ones"
     assert answer.final.signals is None
+
+
+async def test_continuations_are_scored_as_the_model_writes_them(running: Engine) -> None:
+    written = await running.answer(ask(tokens=12, return_logprobs=True))
+    ids = tuple(token for delta in written.deltas for token in delta.token_ids)
+    texts = ("yes", "no idea", "no", "The answer is the city.")
+    request = ScoreRequest(messages=(Message("user", "Where is my parcel?"),), continuations=texts)
+    answer = await running.inference.score(request, call())
+    assert (answer.precision, answer.release) == (8, written.final.release)
+    assert answer.prompt_tokens == written.final.usage.prompt_tokens
+    assert [len(one.token_ids) for one in answer.scored] == [len(one.logprobs) for one in answer.scored]
+    best = max(math.fsum(one.logprobs) for one in answer.scored)
+    first = next(delta for delta in written.deltas if delta.token_ids)
+    assert all(one.logprobs[0] <= first.logprobs[0] + 1e-3 or one.token_ids[0] == ids[0] for one in answer.scored)
+    assert best < 0
+    chosen = await running.answer(ask(response_format=ResponseFormat("choice", choices=texts), return_signals=True))
+    assert chosen.text in texts
+    assert chosen.final.finish_reason == "stop"
+    assert chosen.final.signals is not None
+    assert (chosen.final.signals.tokens, chosen.final.usage.completion_tokens) == (
+        1,
+        len(answer.scored[texts.index(chosen.text)].token_ids),
+    )
+    likely = [one for one, text in zip(answer.scored, texts, strict=True) if text != "no"]
+    assert chosen.text == "no" or math.fsum(answer.scored[texts.index(chosen.text)].logprobs) == max(
+        math.fsum(one.logprobs) for one in likely
+    )
 
 
 async def test_a_prompt_that_was_here_before_gives_the_same_answer_from_kept_prefixes(running: Engine) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from runtime.ort.sampling import NotFinite, Sampler, SamplingParams
+from runtime.ort.sampling import ConstraintFailed, NotFinite, Sampler, SamplingParams, Scratch, logprob_of
 
 
 def logits_of(*probabilities: float) -> np.ndarray:
@@ -92,3 +92,81 @@ def test_logits_that_are_no_numbers_raise(bad: float) -> None:
     logits[0] = bad
     with pytest.raises(NotFinite):
         Sampler(SamplingParams(), 3).choose(logits)
+
+
+def test_min_p_leaves_out_what_is_far_less_likely_than_the_likeliest() -> None:
+    counts = draws(SamplingParams(temperature=1.0, min_p=0.4, seed=3), logits_of(0.5, 0.26, 0.15, 0.09))
+    assert set(counts) == {0, 1}
+    assert set(
+        draws(SamplingParams(temperature=1.0, min_p=0.1, top_k=3, seed=3), logits_of(0.5, 0.26, 0.15, 0.09))
+    ) == {
+        0,
+        1,
+        2,
+    }
+
+
+def test_a_bias_and_penalties_change_the_choice_and_not_what_is_reported() -> None:
+    logits = np.array([2.0, 1.5, -1.0, 0.0], np.float32)
+    plain = Sampler(SamplingParams(), 4).choose(logits)
+    biased = Sampler(SamplingParams(logit_bias={2: 50.0, 99: 1.0}), 4).choose(logits)
+    assert biased.token == 2
+    assert (biased.entropy, biased.margin) == (plain.entropy, plain.margin)
+    assert biased.logprob == pytest.approx(logprob_of(logits, [2])[0], abs=1e-6)
+
+
+def test_presence_counts_once_and_frequency_every_time() -> None:
+    logits = np.array([2.0, 1.5, 0.0], np.float32)
+    presence = Sampler(SamplingParams(presence_penalty=0.6), 3)
+    assert [presence.choose(logits).token for _ in range(4)] == [0, 1, 0, 0]
+    frequency = Sampler(SamplingParams(frequency_penalty=0.4), 3)
+    assert [frequency.choose(logits).token for _ in range(5)] == [0, 0, 1, 0, 1]
+
+
+def test_the_repetition_penalty_counts_the_prompt_and_pushes_down_either_sign() -> None:
+    logits = np.array([2.0, 1.9, -1.0, -1.1], np.float32)
+    assert Sampler(SamplingParams(repetition_penalty=1.2), 4, [0]).choose(logits).token == 1
+    assert Sampler(SamplingParams(repetition_penalty=2.0), 4, [0, 1, 2]).choose(logits).token == 0
+    assert (
+        Sampler(SamplingParams(repetition_penalty=5.0), 4, [0, 1, 2])
+        .choose(np.array([-2.0, -1.9, -1.0, -1.1], np.float32))
+        .token
+        == 3
+    )
+
+
+def bits(*tokens: int, words: int = 2) -> np.ndarray:
+    mask = np.zeros(words, np.uint32)
+    for token in tokens:
+        mask[token // 32] |= np.uint32(1 << (token % 32))
+    return mask
+
+
+def test_a_mask_leaves_only_what_it_allows_greedy_or_drawn() -> None:
+    logits = np.arange(50, dtype=np.float32) / 10
+    greedy = Sampler(SamplingParams(), 50)
+    assert greedy.choose(logits, bits(3, 40)).token == 40
+    assert greedy.choose(logits, bits(3, 49)).token == 49
+    assert greedy.choose(logits, bits(3, words=1)).token == 3, "logits beyond the mask are allowed nowhere"
+    drawing = Sampler(SamplingParams(temperature=1.0, top_p=0.9, seed=1), 50)
+    assert {drawing.choose(logits, bits(3, 20, 40)).token for _ in range(200)} <= {3, 20, 40}
+    free, held = Sampler(SamplingParams(), 50).choose(logits), greedy.choose(logits, bits(3))
+    assert (held.entropy, held.margin) == (free.entropy, free.margin)
+    with pytest.raises(ConstraintFailed, match="no token"):
+        greedy.choose(logits, bits())
+
+
+def test_the_likeliest_are_told_with_their_log_probs() -> None:
+    logits = logits_of(0.2, 0.5, 0.3)
+    top = Sampler(SamplingParams(temperature=2.0, seed=1), 3).choose(logits, top=2).top
+    assert [token for token, _ in top] == [1, 2]
+    assert [math.exp(logprob) for _, logprob in top] == pytest.approx([0.5, 0.3], abs=1e-5)
+
+
+def test_samplers_of_one_thread_may_share_their_scratch() -> None:
+    logits, scratch = np.random.default_rng(0).normal(size=300).astype(np.float32), Scratch(300)
+    params = [SamplingParams(temperature=1.0, seed=seed, top_p=0.9) for seed in range(4)]
+    sharing = [Sampler(p, 300, scratch=scratch) for p in params]
+    own = [Sampler(p, 300) for p in params]
+    for _ in range(5):
+        assert [s.choose(logits) for s in sharing] == [s.choose(logits) for s in own]
