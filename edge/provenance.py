@@ -74,6 +74,8 @@ def upstream_final(run: Run, final: Final, decision: Decision, now: float) -> Fi
         timings_ms=timings,
         draft_tokens_offered=run.draft_offered,
         draft_status=run.draft_status or final.draft_status,
+        # What edges decoded for this request and nobody reads, here and further up.
+        edge_tokens_spent=final.edge_tokens_spent + (0 if run.attempt is None else run.attempt.tokens),
         hops=max(final.hops, run.request.hops + 1),
         request_id=run.request.request_id,
         signals=final.signals if run.request.return_signals else None,

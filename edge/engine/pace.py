@@ -16,6 +16,7 @@ _SHARE, _SHARE_WEIGHT = (
     0.5,
     0.1,
 )  # of what they may get that answers do get; the first guess, and the newest answer's say
+_MOST_FACTOR, _LEAST = 1.5, 2  # beyond so many times its share of the step, the floor shrinks to this
 # What tokens cost in small chunks before any was seen, against full chunks.
 _SMALL_COSTS = 2.0
 
@@ -47,7 +48,7 @@ class Pace:
     """What steps of one model took, and how large the next chunk may be."""
 
     def __init__(self, factor: float = 2.0, floor: int = 4) -> None:
-        """At least `floor` tokens of some prompt are taken in every step."""
+        """At least `floor` tokens of some prompt are taken in every step; two, where that takes very long."""
         self._factor, self._floor = factor, floor
         self._step_s, self._share = 0.0, _SHARE
         self._small, self._full = Line(), Line()
@@ -97,9 +98,13 @@ class Pace:
         if not self._step_s or cost is None:
             return min(self._floor, most) if first else 0
         fits = int(((self._factor - 1) * self._step_s - spent_s) / cost)
-        if fits < self._floor:
-            return min(self._floor, most) if first else 0
-        return min(fits, most)
+        if fits >= self._floor:
+            return min(fits, most)
+        if not first:
+            return 0
+        # Far into a prompt every pass looks back over all of it, however few tokens it takes.
+        dear = self._floor * cost > _MOST_FACTOR * (self._factor - 1) * self._step_s
+        return min(_LEAST if dear else self._floor, most)
 
 
 def cut(left: int, wanted: int) -> int:

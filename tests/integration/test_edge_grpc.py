@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from tests.integration.edge_process import EdgeProcess, calibrated_release, edge
 from tests.unit.wire.test_reflection import ask_by_reflection
 from wire.errors import InvalidRequest, NotFound, TooLarge, WeirError
 from wire.grpc_client import InferenceClient
-from wire.messages import Constraints, Delta, Final, GenerateRequest, Message, Sampling
+from wire.messages import Constraints, Delta, Final, GenerateRequest, Message, ResponseFormat, Sampling
+from wire.scoring import ScoreRequest
 
 SURE = 5.0
 
@@ -85,7 +87,7 @@ async def test_bytes_that_are_no_text_are_the_callers_fault(node: EdgeProcess) -
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("method", ["Inference/Classify", "Inference/Score", "Fleet/Enroll", "Fleet/Explain"])
+@pytest.mark.parametrize("method", ["Inference/Classify", "Fleet/Enroll", "Fleet/Explain"])
 async def test_what_is_named_and_not_served_says_so(node: EdgeProcess, method: str) -> None:
     async with grpc.aio.insecure_channel(node.grpc) as channel:
         with pytest.raises(grpc.aio.AioRpcError, match=method.partition("/")[2]) as caught:
@@ -94,4 +96,32 @@ async def test_what_is_named_and_not_served_says_so(node: EdgeProcess, method: s
     client = InferenceClient(node.grpc)
     (model,) = (await client.describe(soon())).models
     await client.close()
-    assert {"classify", "score"}.isdisjoint({*model.capabilities, *model.tasks})
+    assert "classify" not in {*model.capabilities, *model.tasks}
+
+
+async def test_a_node_scores_continuations_by_its_own_model(node: EdgeProcess) -> None:
+    client = InferenceClient(node.grpc)
+    asked = ScoreRequest("tiny", (Message("user", "Where is my parcel?"),), continuations=("in the city", "no"))
+    answer = await client.score(asked, soon())
+    again = await client.score(replace(asked, continuations=("no",)), soon())
+    with pytest.raises(InvalidRequest, match="no continuation"):
+        await client.score(replace(asked, continuations=()), soon())
+    await client.close()
+    assert [len(one.token_ids) > 0 and max(one.logprobs) < 0 for one in answer.scored] == [True, True]
+    assert again.scored[0].token_ids == answer.scored[1].token_ids
+    assert again.scored[0].logprobs == pytest.approx(answer.scored[1].logprobs, abs=0.2)
+    assert answer.release.startswith("tiny@")
+
+
+async def test_the_likeliest_of_choices_is_an_answer_with_a_confidence(node: EdgeProcess) -> None:
+    client = InferenceClient(node.grpc)
+    asked = GenerateRequest(
+        messages=(Message("user", "Where is my parcel?"),),
+        response_format=ResponseFormat("choice", choices=("in the city", "no", "nobody knows")),
+    )
+    events = [event async for event in client.generate(asked, soon())]
+    await client.close()
+    final = events[-1]
+    assert isinstance(final, Final)
+    assert "".join(event.text for event in events if isinstance(event, Delta)) in asked.response_format.choices  # type: ignore[union-attr]
+    assert final.confidence is not None

@@ -128,6 +128,7 @@ async def test_cloud_only_does_not_bother_the_edge() -> None:
     node = await FakeNode(engine(), cloud()).ready()
     final = (await node.ask(request("cloud_only"))).final
     assert (final.tier, final.reason, final.confidence) == (Tier.CLOUD, Reason.CLOUD_ONLY, None)
+    assert final.edge_tokens_spent == 0
     assert node.engine.requests == []
 
 
@@ -227,7 +228,7 @@ async def test_a_hopeless_answer_is_given_up_early_and_its_slot_is_free() -> Non
     answer = await node.ask(request())
     assert answer.text == CLOUD_TEXT
     assert answer.final.reason is Reason.EARLY_STOP
-    assert answer.final.draft_tokens_offered == 4
+    assert answer.final.draft_tokens_offered == answer.final.edge_tokens_spent == 4
     assert (local.left, local.slots_used) == (1, 0)
 
 

@@ -51,9 +51,12 @@ def test_later_prompts_of_a_step_get_what_the_first_left() -> None:
 
 
 def test_a_slow_box_still_makes_headway() -> None:
-    pace = learned(step_s=0.001)
-    pace.prefilled(16, 0, 1.0, beside=True)
+    pace = learned(step_s=0.01)
+    pace.prefilled(16, 0, 0.05, beside=True)
     assert pace.chunk(3000, 128) == 4
+    for _ in range(10):
+        pace.prefilled(4, 3000, 0.5, beside=True)
+    assert pace.chunk(3000, 128) == 2
 
 
 def test_what_waits_is_told_from_what_was_learned() -> None:
