@@ -87,7 +87,7 @@ async def test_bytes_that_are_no_text_are_the_callers_fault(node: EdgeProcess) -
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("method", ["Inference/Classify", "Fleet/Enroll", "Fleet/Explain"])
+@pytest.mark.parametrize("method", ["Fleet/Enroll", "Fleet/Explain"])
 async def test_what_is_named_and_not_served_says_so(node: EdgeProcess, method: str) -> None:
     async with grpc.aio.insecure_channel(node.grpc) as channel:
         with pytest.raises(grpc.aio.AioRpcError, match=method.partition("/")[2]) as caught:
