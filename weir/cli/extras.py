@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 # A module of each package an extra brings, that a role cannot run without.
 EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "edge": ("fastapi", "grpc_health", "grpc_reflection", "jinja2", "numpy", "onnxruntime", "psutil",
+    "edge": ("fastapi", "grpc_health", "grpc_reflection", "jinja2", "llguidance", "numpy", "onnxruntime", "psutil",
              "securesystemslib", "tokenizers", "tuf", "uvicorn"),
     "cloud": ("accelerate", "fastapi", "grpc_health", "grpc_reflection", "jinja2", "psutil", "redis", "torch",
               "transformers", "uvicorn"),
