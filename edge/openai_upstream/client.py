@@ -113,7 +113,7 @@ class OpenAiUpstream:
                     renamed, self._length_field = True, _LENGTH_FIELDS[1]
                     continue
                 wait_s = refused.retry_after_s()
-                if waited or wait_s is None or refused.status not in (429, 503) or not self._fits(wait_s, call):
+                if waited or wait_s is None or refused.status != 429 or not self._fits(wait_s, call):
                     raise error from None
                 waited = True
                 await asyncio.sleep(wait_s)

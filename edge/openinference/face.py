@@ -1,7 +1,7 @@
 """Answers the Open Inference Protocol with what a node is: an InferenceService and, maybe, a Classifies.
 
 Each element of a request becomes a request of its own through the node, so that each is routed, batched
-and accounted for like any other; a few run at a time. All are answered or the request fails, and then
+and accounted for like any other. All are answered or the request fails, and then
 those still running end at once. Satisfies wire.openinference.messages.OpenInference.
 """
 
@@ -45,7 +45,7 @@ class FaceSettings:
 
     node: str = "edge"
     max_batch: int = 64  # elements of one request
-    max_running: int = 8  # of them at a time
+    max_running: int = 8  # of them at a time that write text; labels are all asked for at once, to be batched
 
 
 class NodeFace:
@@ -79,7 +79,7 @@ class NodeFace:
         names = wanted(request.outputs, [entry.name for entry in generation.OUTPUTS])
         asked, elements = generation.to_requests(request, model.name, uuid.uuid4().hex, self._settings.max_batch)
         call = _timed(call, asked)
-        answers = await self._all([self._whole(element, call) for element in elements])
+        answers = await _all([self._whole(element, call) for element in elements], self._settings.max_running)
         told = provenance.shared([answer.final for answer in answers])
         return _response(request, model, generation.tensors(answers, names), told)
 
@@ -110,7 +110,7 @@ class NodeFace:
         asked, elements = classification.to_requests(request, model, uuid.uuid4().hex, self._settings.max_batch)
         call = _timed(call, asked)
         classify = self._classifies.classify
-        found = await self._all([classify(element, call) for element in elements])
+        found = await _all([classify(element, call) for element in elements], self._settings.max_batch)
         return _response(request, model, classification.tensors(found, model, names), provenance.shared(found))
 
     async def _whole(self, request: GenerateRequest, call: Call) -> Answer:
@@ -123,25 +123,6 @@ class NodeFace:
                     return Answer("".join(texts), event)
         raise WeirError("the answer ended without saying how")
 
-    async def _all(self, work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Every result in order. The first fault ends the rest and is raised."""
-        room = asyncio.Semaphore(self._settings.max_running)
-
-        async def one(coroutine: Coroutine[Any, Any, T]) -> T:
-            try:
-                async with room:
-                    return await coroutine
-            finally:
-                coroutine.close()  # one that never began would be complained of
-
-        tasks = [asyncio.create_task(one(coroutine)) for coroutine in work]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
     async def _model(self, name: str, version: str, call: Call) -> ModelInfo:
         """The served model of that name and version. Raises NotFound."""
         models = (await self._service.describe(call)).models
@@ -152,6 +133,26 @@ class NodeFace:
         if version and version not in _versions(found):
             raise NotFound(f"no version {version!r:.80} of {name} here; this node serves {_versions(found)[0]}")
         return found
+
+
+async def _all(work: Sequence[Coroutine[Any, Any, T]], most: int) -> list[T]:
+    """Every result in order, `most` at a time. The first fault ends the rest and is raised."""
+    room = asyncio.Semaphore(most)
+
+    async def one(coroutine: Coroutine[Any, Any, T]) -> T:
+        try:
+            async with room:
+                return await coroutine
+        finally:
+            coroutine.close()  # one that never began would be complained of
+
+    tasks = [asyncio.create_task(one(coroutine)) for coroutine in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _versions(model: ModelInfo) -> tuple[str, ...]:

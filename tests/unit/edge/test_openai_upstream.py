@@ -301,7 +301,7 @@ BROKEN: list[tuple[str, Raw, type[WeirError], str]] = [
     ("429 that names no time", fault(429, "slow down"), Overloaded, "slow down"),
     ("429 too long", fault(429, "slow down", {"retry-after": "3600"}), Overloaded, "slow down"),
     ("500", Raw(500, (b"<html>oops</html>",)), Unavailable, "500"),
-    ("503", fault(503, "later"), Unavailable, "later"),
+    ("503, which the escalator tries again", fault(503, "later", {"retry-after": "0"}), Unavailable, "later"),
     ("a redirect", Raw(307, (), {"location": "http://elsewhere.example/"}), Unavailable, "leads elsewhere"),
 ]  # fmt: skip
 
