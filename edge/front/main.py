@@ -87,7 +87,7 @@ async def serve(config: EdgeConfig) -> int:
     node, longest_s = front.node, config.max_deadline_s
     add_inference(server, node, config.default_deadline_s, max_deadline_s=longest_s, classifies=node, scores=node)
     add_unserved_fleet(server)
-    face = NodeFace(node, FaceSettings(config.node), node)
+    face = NodeFace(node, FaceSettings(config.node, http_settings(config).streaming_rule), node)
     add_open_inference(server, face, config.default_deadline_s, max_deadline_s=longest_s)
     health = HealthReporter(server, others=(SERVICE_NAME,))
     try:

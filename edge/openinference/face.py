@@ -11,7 +11,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from edge.openinference import classification, generation, provenance
@@ -44,6 +44,7 @@ class FaceSettings:
     """Bounds of the face."""
 
     node: str = "edge"
+    streaming_rule: str = "prefix:8"  # when a streamed answer is committed
     max_batch: int = 64  # elements of one request
     max_running: int = 8  # of them at a time that write text; labels are all asked for at once, to be batched
 
@@ -93,7 +94,9 @@ class NodeFace:
         asked, elements = generation.to_requests(request, model.name, uuid.uuid4().hex, self._settings.max_batch)
         if len(elements) != 1:
             raise InvalidRequest(f"a stream answers one element, and the request has {len(elements)}; send one each")
-        async with aclosing(_generator(self._service.generate(elements[0], _timed(call, asked)))) as events:
+        rule = replace(elements[0].constraints, commit_rule=self._settings.streaming_rule)
+        element = replace(elements[0], constraints=rule)
+        async with aclosing(_generator(self._service.generate(element, _timed(call, asked)))) as events:
             async for event in events:
                 if isinstance(event, Delta) and event.text:
                     piece = Tensor("text", "BYTES", (1,), (event.text.encode(),))

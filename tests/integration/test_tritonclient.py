@@ -92,7 +92,7 @@ def test_a_node_answers_the_official_client(python: Path, tiny_release: Path) ->
         assert found["id"] == "r1"
         assert {"weir_tier", "weir_reason", "weir_release", "weir_degraded"} <= set(found["parameters"])
         assert "beam_width" in found["refused"]
-    assert "".join(told["stream"]) == told["grpc"]["text"][0]
+    assert "".join(told["stream"]) == told["long"]
     assert len(told["stream"]) > 2
 
 

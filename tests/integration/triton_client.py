@@ -80,17 +80,19 @@ def generate(grpc_target: str, http_target: str, model: str) -> dict[str, Any]:
             "parameters": sorted(response["parameters"]),
             "refused": refused,
         }
-    told["stream"] = _stream(grpc_target, model)
+    told["long"], told["stream"] = _stream(grpc_target, model)
     return told
 
 
-def _stream(target: str, model: str) -> list[str]:
+def _stream(target: str, model: str) -> tuple[str, list[str]]:
+    """A longer answer as a whole, and the same one in its pieces."""
     pieces: list[str] = []
     answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
     with tritonclient.grpc.InferenceServerClient(target) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
         given = [_texts(tritonclient.grpc, "text", "Where is my parcel?")]
-        parameters = {"max_tokens": 6, "temperature": 0.0}
+        parameters = {"max_tokens": 40, "temperature": 0.0}
+        whole = _array(client.infer(model, given, parameters=parameters), "text")[0]
         client.async_stream_infer(model, given, enable_empty_final_response=True, parameters=parameters)
         while True:
             result, error = answers.get(timeout=30)
@@ -99,7 +101,7 @@ def _stream(target: str, model: str) -> list[str]:
             pieces += _array(result, "text")
             if result.get_response().parameters["triton_final_response"].bool_param:
                 client.stop_stream()
-                return pieces
+                return whole, pieces
 
 
 def classify(grpc_target: str, http_target: str, model: str) -> dict[str, Any]:

@@ -263,6 +263,7 @@ async def test_a_stream_comes_piece_by_piece_and_survives_a_bad_request() -> Non
         assert await stream.read() == grpc.aio.EOF
     texts = [output(piece, "text").contents.bytes_contents[0].decode() for piece in pieces]
     assert texts == ["one", " two", " three", ""]
+    assert service.requests[0].constraints.commit_rule == "prefix:8"
     assert output(pieces[-1], "finish_reason").contents.bytes_contents[0] == b"stop"
     assert pieces[-1].parameters["weir_tier"].string_param == "cloud"
 
