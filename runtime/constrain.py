@@ -45,7 +45,7 @@ def limits() -> llguidance.LLParserLimits:
     return llguidance.LLParserLimits(
         initial_lexer_fuel=500_000,
         step_lexer_fuel=200_000,
-        step_max_items=10_000,
+        step_max_items=25_000,
         max_items_in_row=2_000,
         max_lexer_states=25_000,
         max_grammar_size=100_000,
