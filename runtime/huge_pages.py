@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -23,22 +24,45 @@ _PAGES = _HUGE // mmap.PAGESIZE
 _ADVISE, _COLLAPSE = 14, 25  # MADV_HUGEPAGE, MADV_COLLAPSE
 _MISSING_PAGES = _PAGES // 10  # of a stretch, at most; they are taken on
 _OWN = ("", "[heap]")
+_AT_ONCE = 64 << 20
+_WITHIN_S = 2.0
 
 
-def gather(setting: Path = _SETTING) -> int:
-    """Bytes that were put on huge pages. Takes about a millisecond for each megabyte; `setting` is the system's."""
+def gather(setting: Path = _SETTING, within_s: float = _WITHIN_S) -> int:
+    """Bytes that were to be put on huge pages. Takes milliseconds for each megabyte, and stops after `within_s`.
+
+    `setting` is the system's.
+    """
     if not _allowed(setting):
         return 0
-    library = ctypes.CDLL(None)
+    library, ends = ctypes.CDLL(None), time.monotonic() + within_s
     library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     library.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
-    found, resident = 0, ctypes.create_string_buffer(_PAGES)
-    for start in _stretches():
-        if library.mincore(start, _HUGE, resident) or resident.raw.count(b"\0") > _MISSING_PAGES:
-            continue
-        if library.madvise(start, _HUGE, _ADVISE) == 0 and library.madvise(start, _HUGE, _COLLAPSE) == 0:
-            found += _HUGE
+    pages, found = ctypes.create_string_buffer(_PAGES), 0
+
+    def resident(start: int) -> bool:
+        return library.mincore(start, _HUGE, pages) == 0 and pages.raw.count(b"\0") <= _MISSING_PAGES
+
+    for start, size in _runs(start for start in _stretches() if resident(start)):
+        if time.monotonic() > ends:
+            break
+        library.madvise(start, size, _ADVISE)
+        library.madvise(start, size, _COLLAPSE)  # what cannot be had is left as it is
+        found += size
     return found
+
+
+def _runs(starts: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """(address, bytes) of neighbours together: every call makes all CPUs empty their lists of pages first."""
+    begin = end = 0
+    for start in starts:
+        if start != end or end - begin >= _AT_ONCE:
+            if end > begin:
+                yield begin, end - begin
+            begin = start
+        end = start + _HUGE
+    if end > begin:
+        yield begin, end - begin
 
 
 def _allowed(setting: Path) -> bool:

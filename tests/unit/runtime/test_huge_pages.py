@@ -40,3 +40,7 @@ def test_what_the_system_forbids_is_not_done(tmp_path: Path) -> None:
     setting.write_text("always madvise [never]\n")
     assert huge_pages.gather(setting) == 0
     assert huge_pages.gather(tmp_path / "missing") == 0
+
+
+def test_no_time_is_no_pages() -> None:
+    assert huge_pages.gather(within_s=-1.0) == 0
