@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from release.folder import open_release
-from runtime.ort.load import _give_back, load_model
+from runtime.ort.load import give_back, load_model
 from runtime.ort.reclaim import Packed, drop_file_pages
+from runtime.ort.selftest import first_logits
 from runtime.ort.session import OrtSession, OrtStepModel
 from tests.fakes.steps import FakeSteps
 
@@ -69,13 +70,13 @@ def test_codes_that_are_read_are_put_back() -> None:
     packed = Packed(arrays)
     steps = Reading()
     steps.weights = arrays["b.q"]
-    _give_back(steps, packed, made)  # type: ignore[arg-type]
+    give_back(lambda: first_logits(steps), packed, made)
     assert (arrays["b.q"] == made()["b.q"]).all()
 
 
 def test_codes_that_are_not_read_go() -> None:
     arrays = made()
-    _give_back(FakeSteps(), Packed(arrays), made)  # type: ignore[arg-type]
+    give_back(lambda: first_logits(FakeSteps()), Packed(arrays), made)
     assert not arrays["b.q"].any()
 
 
