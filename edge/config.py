@@ -102,7 +102,7 @@ class EdgeConfig(Section):
     linger_ms: float = Field(0.0, ge=0, le=1000)  # of a classifier: how long a lone text waits for company
     kv_tokens: int | None = Field(None, ge=16)  # prompts and answers in memory at once; None: what the slots hold
     prefix_cache_bytes: int | None = Field(None, ge=0)  # KV of prompts kept for the next; 0: none; None: 256 MiB
-    prefix_cache_answers: bool = True  # and of answers, for the conversation's next turn
+    prefix_cache_answers: bool = False  # and of answers: a conversation's next turn begins sooner, not bit for bit
 
     # Where it listens, and what one request may cost.
     http_address: str = "127.0.0.1:8080"

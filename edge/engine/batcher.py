@@ -45,7 +45,7 @@ class Batcher:
         retired: Callable[[], None] = lambda: None,
         *,
         kv_tokens: int | None = None,
-        keep_answers: bool = True,
+        keep_answers: bool = False,
     ) -> None:
         """`broken` and `retired` are called in the event loop. `kv_tokens` None: whatever the rows hold."""
         self._slots, self._max_queue = slots, max_queue

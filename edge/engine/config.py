@@ -31,7 +31,7 @@ class EngineConfig(BaseModel):
     prefill_chunk: Annotated[int, Field(ge=4, le=4096)] = 128
     kv_tokens: Annotated[int, Field(ge=16)] | None = None
     prefix_cache_bytes: Annotated[int, Field(ge=0)] | None = None
-    prefix_cache_answers: bool = True
+    prefix_cache_answers: bool = False
     spin: bool = False
     default_deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
     memory_budget_bytes: Annotated[int, Field(ge=1 << 20)] | None = None

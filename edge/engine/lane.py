@@ -33,7 +33,7 @@ Post = Callable[[Ticket, Event], None]
 class Lane:
     """The sequences of one Served. `post` takes the events they give."""
 
-    def __init__(self, served: Served, post: Post, pace: Pace | None = None, keep_answers: bool = True) -> None:
+    def __init__(self, served: Served, post: Post, pace: Pace | None = None, keep_answers: bool = False) -> None:
         """`keep_answers`: an answer's KV is kept as a prefix too, not only its prompt's."""
         self.served = served
         self.pace = pace or Pace()
@@ -144,7 +144,7 @@ class Lane:
             self._grow(sequence, 1)
             self._guarded(sequence, partial(self._take, sequence, row))
         self._sweep()
-        self.pace.decoded(time.monotonic() - began)
+        self.pace.decoded(time.monotonic() - began, beside=bool(self._prefilling))
 
     def _advance_prompt(self, sequence: Running, *, beside: bool, spent_s: float) -> bool:
         """Takes a chunk of a prompt, or of a continuation that is scored; False where the step has no time left."""
@@ -221,6 +221,7 @@ class Lane:
             sequence.row = row
         self._touch(sequence)
         self._decoding.append(sequence)
+        self.pace.joined()
 
     def _sweep(self) -> None:
         """Takes ended sequences out and closes the holes they leave."""

@@ -1,9 +1,10 @@
 """How many prompt tokens a step may take beside decoding, so that running streams hardly notice a long prompt.
 
-A step that also prefills is to take about `factor` times a decode step: one share for the streams, the rest
-for prompts. What a prompt's token costs is learned from the chunks taken, as a line over the position it
-stands at, because attention looks back over everything before it. Small chunks beside decoding and full
-ones without it are two lines: the weights are read once per chunk, so a small chunk's token costs more.
+A step that also prefills is to take about `factor` times what a decode step took before prompts came: one share
+for the streams, which grow meanwhile, the rest for prompts, and for those half of what the streams take at least.
+What a prompt's token costs is learned from the chunks taken, as a line over the position it stands at, because
+attention looks back over everything before it. Small chunks beside decoding and full ones without it are two
+lines: the weights are read once per chunk, so a small chunk's token costs more.
 
 Must not know: clocks, rows, sequences.
 """
@@ -47,10 +48,11 @@ class Line:
 class Pace:
     """What steps of one model took, and how large the next chunk may be."""
 
-    def __init__(self, factor: float = 2.0, floor: int = 4) -> None:
+    def __init__(self, factor: float = 2.3, floor: int = 4) -> None:
         """At least `floor` tokens of some prompt are taken in every step; two, where that takes very long."""
         self._factor, self._floor = factor, floor
-        self._step_s, self._share = 0.0, _SHARE
+        self._step_s = self._calm_s = 0.0
+        self._share = _SHARE
         self._small, self._full = Line(), Line()
 
     @property
@@ -58,9 +60,15 @@ class Pace:
         """What a decode step takes of late; 0 before the first."""
         return self._step_s
 
-    def decoded(self, seconds: float) -> None:
-        """A decode step took that long."""
+    def decoded(self, seconds: float, *, beside: bool = False) -> None:
+        """A decode step took that long; `beside`: while prompts were there to be prefilled."""
         self._step_s = self._step_s + _STEP_WEIGHT * (seconds - self._step_s) if self._step_s else seconds
+        if not beside or not self._calm_s or self._step_s < self._calm_s:
+            self._calm_s = self._step_s
+
+    def joined(self) -> None:
+        """One more sequence is decoded: that steps take longer is nothing its neighbours could be spared."""
+        self._calm_s = self._step_s
 
     def prefilled(self, tokens: int, position: int, seconds: float, *, beside: bool) -> None:
         """A chunk that began at `position` took that long; `beside`: in a step that also decoded."""
@@ -97,13 +105,14 @@ class Pace:
         cost = self.token_s(position, beside=True)
         if not self._step_s or cost is None:
             return min(self._floor, most) if first else 0
-        fits = int(((self._factor - 1) * self._step_s - spent_s) / cost)
+        share = max(self._factor * self._calm_s - self._step_s, self._step_s / 2)
+        fits = int((share - spent_s) / cost)
         if fits >= self._floor:
             return min(fits, most)
         if not first:
             return 0
         # Far into a prompt every pass looks back over all of it, however few tokens it takes.
-        dear = self._floor * cost > _MOST_FACTOR * (self._factor - 1) * self._step_s
+        dear = self._floor * cost > _MOST_FACTOR * share
         return min(_LEAST if dear else self._floor, most)
 
 
