@@ -19,7 +19,7 @@ from wire.messages import ModelInfo
 from wire.service import Call
 
 _WAYS: dict[Reason, str] = {
-    Reason.OFFLINE: "the upstream cannot be reached",
+    Reason.OFFLINE: "the upstream cannot be reached, or none is set ([edge] upstream)",
     Reason.BREAKER_OPEN: "the upstream failed lately and is left alone for a moment",
     Reason.UPSTREAM_ERROR: "the upstream failed",
     Reason.EDGE_ONLY: "the request allows the edge alone",

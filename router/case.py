@@ -22,7 +22,11 @@ _FOREVER_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a rule sees. `threshold` is the effective one for the moment; `edge` and `upstream` forecast."""
+    """What a rule sees. `threshold` is the effective one for the moment; `edge` and `upstream` forecast.
+
+    `upstream_least` is the upstream's least time: where nobody has an idea of the answer's length, its first
+    token's alone, since the most that may be asked for says little of how much will come.
+    """
 
     request: Request
     observation: Observation
@@ -35,6 +39,7 @@ class Case:
     deadline_left_s: float
     edge: Forecast
     upstream: Forecast
+    upstream_least: Forecast
 
     @property
     def before(self) -> bool:
@@ -84,6 +89,7 @@ class Case:
             "deadline_left_s": self.deadline_left_s,
             "edge_s": self.edge.seconds,
             "upstream_s": self.upstream.seconds,
+            "upstream_least_s": self.upstream_least.seconds,
             "upstream_s_complete": float(self.upstream.complete),
         }
         if self.confidence is not None:
@@ -101,6 +107,7 @@ def make_case(
         + (known(policy.request_overhead_bytes) or 0.0)
         + (known(policy.draft_bytes_per_token) or 0.0) * token_count(observation.tokens)
     )
+    upstream, carried = state.upstream, policy.answer_bytes_per_token
     return Case(
         request=request,
         observation=observation,
@@ -112,8 +119,17 @@ def make_case(
         threshold=effective_threshold(request, observation, policy),
         deadline_left_s=_deadline(observation.deadline_left_s),
         edge=edge_forecast(state.edge, tokens),
-        upstream=upstream_forecast(state.link, state.upstream, payload, tokens, policy.answer_bytes_per_token),
+        upstream=upstream_forecast(state.link, upstream, payload, tokens, carried),
+        upstream_least=upstream_forecast(
+            state.link, upstream, payload, tokens if _told_of(request, observation) else 1, carried
+        ),
     )
+
+
+def _told_of(request: Request, observation: Observation) -> bool:
+    """Whether there is an idea of the answer's length: the caller's, or the edge's whole answer."""
+    answered = observation.moment is Moment.AFTER and observation.tokens > 0 and not observation.edge_failed
+    return answered or request.expected_tokens is not None
 
 
 def expected_tokens(request: Request, observation: Observation) -> int:

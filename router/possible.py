@@ -57,9 +57,13 @@ def budget_is_spent(case: Case) -> Reason | None:
 
 
 def deadline_is_too_near(case: Case) -> Reason | None:
-    """What is known of link and upstream takes longer than the request has left, less a margin."""
+    """What is known of link, upstream and the answer's length takes longer than the request has left, less a margin.
+
+    An unknown length is not taken for the longest: an upstream that is refused for what it might take would
+    never be measured again.
+    """
     margin_s = known(case.policy.deadline_margin_s) or 0.0
-    fits = case.upstream.seconds + margin_s <= case.deadline_left_s
+    fits = case.upstream_least.seconds + margin_s <= case.deadline_left_s
     return None if fits else Reason.DEADLINE
 
 

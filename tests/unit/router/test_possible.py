@@ -87,8 +87,17 @@ def test_a_thin_link_makes_the_answer_count() -> None:
 
 def test_the_edges_own_answer_tells_how_long_the_upstreams_will_be() -> None:
     talkative = replace(REQUEST, max_tokens=1000)
-    assert deadline_is_too_near(case(replace(BEFORE, deadline_left_s=2.0), talkative)) is Reason.DEADLINE
-    assert deadline_is_too_near(case(replace(UNSURE, deadline_left_s=2.0), talkative)) is None
+    expected = replace(talkative, expected_tokens=1000)
+    assert deadline_is_too_near(case(replace(BEFORE, deadline_left_s=2.0), expected)) is Reason.DEADLINE
+    assert deadline_is_too_near(case(replace(UNSURE, deadline_left_s=2.0), expected)) is None
+
+
+def test_an_answer_of_unknown_length_is_not_taken_for_the_longest() -> None:
+    """Else one slow sample, of a short answer, would keep a node from its idle upstream for ever."""
+    talkative = replace(REQUEST, max_tokens=1000)
+    slow = replace(STATE, upstream=replace(STATE.upstream, per_token_s=0.25))
+    assert deadline_is_too_near(case(replace(BEFORE, deadline_left_s=2.0), talkative, slow)) is None
+    assert deadline_is_too_near(case(replace(BEFORE, deadline_left_s=0.3), talkative, slow)) is Reason.DEADLINE
 
 
 def test_with_nothing_known_the_margin_still_has_to_fit() -> None:
