@@ -101,7 +101,7 @@ def make_case(
     request: Request, observation: Observation, state: State, policy: Policy, *, now: float, uniform: float
 ) -> Case:
     """Works the figures out. Never raises."""
-    tokens = expected_tokens(request, observation)
+    tokens, told = expected_tokens(request, observation), told_tokens(request, observation)
     payload = (
         token_count(request.prompt_bytes)
         + (known(policy.request_overhead_bytes) or 0.0)
@@ -120,25 +120,23 @@ def make_case(
         deadline_left_s=_deadline(observation.deadline_left_s),
         edge=edge_forecast(state.edge, tokens),
         upstream=upstream_forecast(state.link, upstream, payload, tokens, carried),
-        upstream_least=upstream_forecast(
-            state.link, upstream, payload, tokens if _told_of(request, observation) else 1, carried
-        ),
+        upstream_least=upstream_forecast(state.link, upstream, payload, 1 if told is None else told, carried),
     )
-
-
-def _told_of(request: Request, observation: Observation) -> bool:
-    """Whether there is an idea of the answer's length: the caller's, or the edge's whole answer."""
-    answered = observation.moment is Moment.AFTER and observation.tokens > 0 and not observation.edge_failed
-    return answered or request.expected_tokens is not None
 
 
 def expected_tokens(request: Request, observation: Observation) -> int:
     """The likely length of an answer: the edge's own once it is there, else the caller's idea, else the limit."""
+    told = told_tokens(request, observation)
+    return token_count(request.max_tokens) if told is None else told
+
+
+def told_tokens(request: Request, observation: Observation) -> int | None:
+    """The likely length where there is an idea of it: the edge's whole answer, or what the caller expects."""
     limit = token_count(request.max_tokens)
     if observation.moment is Moment.AFTER and observation.tokens > 0 and not observation.edge_failed:
         return min(token_count(observation.tokens), limit)
     if request.expected_tokens is None:
-        return limit
+        return None
     return min(max(token_count(request.expected_tokens), token_count(observation.tokens)), limit)
 
 

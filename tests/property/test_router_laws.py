@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.breaker import Breaker, BreakerSettings, BreakerState
-from router.case import make_case
+from router.case import make_case, told_tokens
 from router.decision import (
     Action,
     Decision,
@@ -240,7 +240,7 @@ def test_a_deadline_is_never_exceeded_on_purpose(scene: Scene, left: float) -> N
         case = make_case(hurried.request, hurried.observation, hurried.state, hurried.policy, now=0.0, uniform=0.5)
         assert case.upstream_least.seconds <= left
         assert decision.numbers["upstream_least_s"] <= left
-        if hurried.request.expected_tokens is not None:
+        if told_tokens(hurried.request, hurried.observation) is not None:
             assert case.upstream.seconds <= left
 
 

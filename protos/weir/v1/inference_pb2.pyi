@@ -1137,7 +1137,9 @@ class ModelInfo(google.protobuf.message.Message):
 
     @property
     def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """stream, sample, penalties, logprobs, top_logprobs, signals, draft_verify, score, json_schema, choice, tools"""
+        """stream, sample, min_p, penalties, logprobs, top_logprobs, signals, draft_verify, score, json_schema, choice, tools,
+        tool_turns, classify, text_pair, logits
+        """
 
     @property
     def precisions_available(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
