@@ -188,7 +188,8 @@ def speaks_against(error: WeirError, allotted_s: float) -> bool:
 async def _next(events: AsyncGenerator[GenerateEvent, None], deadline: Deadline) -> GenerateEvent | None:
     """The next event, or None at the end. Raises DeadlineExceeded whoever the other end is."""
     try:
-        return await asyncio.wait_for(anext(events), max(deadline.remaining_s(), 0.0))
+        async with asyncio.timeout(max(deadline.remaining_s(), 0.0)):
+            return await anext(events)
     except StopAsyncIteration:
         return None
     except TimeoutError as error:

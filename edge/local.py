@@ -118,7 +118,8 @@ class LocalState:
             self._wake.clear()
             await self.refresh()
             try:
-                await asyncio.wait_for(self._wake.wait(), _THERE_S if self._available else _AWAY_S)
+                async with asyncio.timeout(_THERE_S if self._available else _AWAY_S):
+                    await self._wake.wait()
                 await asyncio.sleep(_AWAY_S / 4)  # woken by a failure: a breath before asking
             except TimeoutError:
                 continue

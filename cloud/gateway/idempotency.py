@@ -85,7 +85,8 @@ class _Recording:
                     raise error
                 return
             try:
-                await asyncio.wait_for(changed.wait(), max(deadline.remaining_s(), 0.0))
+                async with asyncio.timeout(max(deadline.remaining_s(), 0.0)):
+                    await changed.wait()
             except TimeoutError:
                 raise DeadlineExceeded("the deadline passed before the answer was complete; allow more time") from None
 

@@ -172,7 +172,8 @@ class HostService:
         self._draining = True
         self._on_drain()
         try:
-            await asyncio.wait_for(self._idle.wait(), within_s)
+            async with asyncio.timeout(within_s):
+                await self._idle.wait()
         except TimeoutError:
             return self._open
         return 0

@@ -176,7 +176,8 @@ class TransformersEngine:
 
     async def _next(self, answer: _Answer, deadline: Deadline) -> Any:
         try:
-            result = await asyncio.wait_for(answer.results.get(), max(deadline.remaining_s(), 0.0))
+            async with asyncio.timeout(max(deadline.remaining_s(), 0.0)):
+                result = await answer.results.get()
         except TimeoutError:
             raise DeadlineExceeded(
                 f"the deadline passed after {answer.seen} tokens; allow more time or ask for fewer"

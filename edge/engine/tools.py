@@ -85,7 +85,8 @@ class Grammars:
             return None
         work = asyncio.get_running_loop().run_in_executor(self._thread, _made, request, maker, form)
         try:
-            return await asyncio.wait_for(work, max(deadline.remaining_s(), 0.0))
+            async with asyncio.timeout(max(deadline.remaining_s(), 0.0)):
+                return await work
         except TimeoutError as error:
             raise DeadlineExceeded("the deadline passed while the grammar of the answer was made") from error
 

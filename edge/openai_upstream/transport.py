@@ -147,7 +147,8 @@ async def blocks(
                 last_words_at = last_words_at or time.monotonic() + _LAST_WORDS_S
                 left = min(left, last_words_at - time.monotonic())
             try:
-                block = await asyncio.wait_for(anext(parts), max(left, 0.0))
+                async with asyncio.timeout(max(left, 0.0)):
+                    block = await anext(parts)
             except StopAsyncIteration:
                 break
             except (TimeoutError, httpx.TimeoutException) as error:

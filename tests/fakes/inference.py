@@ -34,6 +34,7 @@ class FakeInference:
     tier: Tier = Tier.CLOUD
     words: tuple[str, ...] = ("one", " two", " three")
     step_s: float = 0.0
+    turns: asyncio.Semaphore | None = None  # a word waits for its turn instead
     fail_before: WeirError | None = None
     fail_after: tuple[int, WeirError] | None = None
     signals: tuple[Signals, ...] = ()
@@ -61,7 +62,7 @@ class FakeInference:
         try:
             yield Committed(self.tier, self.reason, request.request_id, self.model.release)
             for index, word in enumerate(() if self.deltas else self.words):
-                await asyncio.sleep(self.step_s)
+                await (self.turns.acquire() if self.turns is not None else asyncio.sleep(self.step_s))
                 if self.fail_after is not None and index == self.fail_after[0]:
                     raise self.fail_after[1]
                 signals = self.signals[min(index, len(self.signals) - 1)] if self.signals else None

@@ -131,7 +131,8 @@ class Troupe:
 
 async def _ended(actor: Actor) -> None:
     try:
-        await asyncio.wait_for(actor.process.wait(), STOP_GRACE_S)
+        async with asyncio.timeout(STOP_GRACE_S):
+            await actor.process.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             actor.process.kill()

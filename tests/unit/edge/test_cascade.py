@@ -440,6 +440,25 @@ async def test_leaving_frees_the_slots_of_both_tiers(confidence: float) -> None:
     assert local.left + above.left == 1
 
 
+@pytest.mark.parametrize("tier", ["edge_only", "cloud_only"])
+@pytest.mark.parametrize("steps", range(8))
+async def test_leaving_at_the_very_moment_a_word_comes_frees_the_slot(tier: str, steps: int) -> None:
+    local, above = engine(0.9), cloud()
+    local.turns = above.turns = turns = asyncio.Semaphore(1)
+    node = await FakeNode(local, above).ready()
+    asking = asyncio.create_task(node.ask(request(tier)))
+    while local.slots_used + above.slots_used == 0 or not turns.locked():
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    turns.release()
+    for _ in range(steps):  # the word is on its way through the layers
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait({asking}, timeout=2)
+    assert asking.cancelled()
+    assert (local.slots_used, above.slots_used, node.cascade.running) == (0, 0, 0)
+
+
 async def test_leaving_a_committed_stream_between_events_frees_the_slot() -> None:
     local = engine(0.9)
     node = await FakeNode(local, cloud()).ready()
