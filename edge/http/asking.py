@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel
-
 from edge.http.fields import Common, FieldRefused
 from wire.errors import InvalidRequest
 from wire.messages import Constraints, Context, Sampling, TierConstraint
@@ -60,14 +58,6 @@ def context(body: Common) -> Context:
         options.priority,
         options.subject,
     )
-
-
-def refuse_broken_text(body: BaseModel) -> None:
-    """JSON can spell half a surrogate pair, which is no text and has no UTF-8."""
-    try:
-        body.model_dump_json().encode()
-    except (UnicodeEncodeError, ValueError) as error:
-        raise InvalidRequest("the body holds half a surrogate pair (\\ud800 to \\udfff), which is not text") from error
 
 
 def deadline_s(body_ms: float | None, header: str, default_s: float, most_s: float) -> float:

@@ -14,11 +14,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from edge.http.json_values import more_values_than, unclosed
 from wire.errors import Cancelled, InvalidRequest, TooLarge
 
 _DISCARD_SECONDS = 2.0
 _DISCARD_BYTES = 256 << 20
-# Checking a body field by field takes time and memory for each of them, in the event loop.
+# Building and checking a body field by field takes time and memory for each of them, in the event loop.
 _MOST_VALUES = 20_000
 _DEEPEST = 100
 
@@ -51,6 +52,8 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
 
 def parse_json(data: bytes) -> Any:
     """Raises InvalidRequest, or TooLarge for more values than anybody needs to send."""
+    if more_values_than(data, _MOST_VALUES):
+        raise _nested() if unclosed(data) > _DEEPEST else _many()
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -60,11 +63,21 @@ def parse_json(data: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise InvalidRequest(f"the body is not JSON: {error.msg} at character {error.pos}") from error
     except RecursionError as error:
-        raise InvalidRequest("the body is nested too deeply") from error
+        raise _nested() from error
     except ValueError as error:  # an integer with thousands of digits
         raise InvalidRequest(f"the body is not JSON that can be read: {error}") from error
     _check_size(document)
+    # JSON can spell half a surrogate pair, which is no text and has no UTF-8.
+    if b"\\ud" in data or b"\\uD" in data:
+        _refuse_broken_text(document)
     return document
+
+
+def _refuse_broken_text(document: Any) -> None:
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("the body holds half a surrogate pair (\\ud800 to \\udfff), which is not text") from error
 
 
 def _check_size(document: Any) -> None:
@@ -74,10 +87,18 @@ def _check_size(document: Any) -> None:
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         left -= len(inside)
         if left < 0:
-            raise TooLarge(f"the body holds more than {_MOST_VALUES} values, which is the most")
+            raise _many()
         if depth > _DEEPEST:
-            raise InvalidRequest(f"the body is nested too deeply: more than {_DEEPEST} levels")
+            raise _nested()
         waiting.extend((part, depth + 1) for part in inside)
+
+
+def _many() -> TooLarge:
+    return TooLarge(f"the body holds more than {_MOST_VALUES} values, which is the most")
+
+
+def _nested() -> InvalidRequest:
+    return InvalidRequest(f"the body is nested too deeply: more than {_DEEPEST} levels")
 
 
 def _no_constant(name: str) -> NoReturn:

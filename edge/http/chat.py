@@ -25,7 +25,6 @@ _ROLES = {"developer": "system"}
 
 def to_request(body: ChatRequest, headers: Headers, request_id: str, streaming_rule: str) -> GenerateRequest:
     """The request behind a body. `streaming_rule` is the commit rule of clients that stream."""
-    asking.refuse_broken_text(body)
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         raise InvalidRequest("max_tokens and max_completion_tokens differ; give one")
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens

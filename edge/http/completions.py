@@ -21,7 +21,6 @@ def to_requests(
     body: CompletionRequest, headers: Headers, request_id: str, streaming_rule: str
 ) -> list[GenerateRequest]:
     """The requests behind a body: `n` for each prompt in turn."""
-    asking.refuse_broken_text(body)
     key = body.weir.idempotency_key or headers.idempotency_key
     requests: list[GenerateRequest] = []
     for index, prompt in enumerate(body.prompts):

@@ -225,16 +225,6 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("no tools to demand", {"tool_choice": "required"}, "there are no tools"),
     ("a bias out of range", {"logit_bias": {"1": 101}}, "logit_bias"),
     ("a thousand biases", {"logit_bias": {str(n): 1 for n in range(2000)}}, "logit_bias"),
-    (
-        "half a character",
-        {"tools": [{"type": "function", "function": {"name": "f", "description": "\ud800"}}]},
-        "surrogate",
-    ),
-    (
-        "half a character in a schema",
-        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"title": "\udfff"}}}},
-        "surrogate",
-    ),
 ]
 
 
