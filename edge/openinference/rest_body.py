@@ -14,7 +14,7 @@ from typing import Any
 
 from wire.errors import InvalidRequest
 from wire.openinference.messages import InferRequest, InferResponse, Parameter, Parameters, RequestedOutput
-from wire.openinference.tensors import MAX_ELEMENTS, Element, Tensor, demand_datatype, demand_fit, from_raw, to_raw
+from wire.openinference.tensors import Element, Tensor, demand_datatype, demand_few, demand_fit, from_raw, to_raw
 
 Json = dict[str, Any]
 _REQUEST = ("id", "parameters", "inputs", "outputs")
@@ -25,7 +25,7 @@ _DEEPEST = 8
 
 
 def request_in(model: str, version: str, document: Any, binary: bytes) -> tuple[InferRequest, frozenset[str] | None]:
-    """A request, and the names of the outputs wanted in binary (None: all). Raises InvalidRequest."""
+    """A request, and the names of the outputs wanted in binary (None: all). Raises InvalidRequest or TooLarge."""
     given = _object(document, "the body", _REQUEST)
     parameters = _parameters(given.get("parameters"), "the request")
     all_binary = _flag(parameters.pop(_ALL_BINARY, False), _ALL_BINARY)
@@ -46,10 +46,9 @@ def request_in(model: str, version: str, document: Any, binary: bytes) -> tuple[
 
 def _inputs(entries: Sequence[Any], binary: bytes) -> tuple[tuple[Tensor, ...], tuple[Parameters, ...]]:
     tensors, told, position = [], [], 0
-    for entry in entries:
-        given = _object(entry, "an input", _INPUT)
-        name = _text(given, "name", "an input")
-        datatype, shape = _text(given, "datatype", f"input {name!r:.80}"), _shape(given.get("shape"), name)
+    heads = [_head(entry) for entry in entries]
+    demand_few((name, datatype, shape) for name, datatype, shape, _ in heads)
+    for name, datatype, shape, given in heads:
         parameters = _parameters(given.get("parameters"), f"input {name!r:.80}")
         size = parameters.pop(_SIZE, None)
         if size is None:
@@ -70,13 +69,20 @@ def _inputs(entries: Sequence[Any], binary: bytes) -> tuple[tuple[Tensor, ...], 
     return tuple(tensors), tuple(told)
 
 
+def _head(entry: Any) -> tuple[str, str, tuple[int, ...], Json]:
+    """An input's name, datatype and shape, and all of it."""
+    given = _object(entry, "an input", _INPUT)
+    name = _text(given, "name", "an input")
+    return name, _text(given, "datatype", f"input {name!r:.80}"), _shape(given.get("shape"), name), given
+
+
 def _values(data: Any, name: str, datatype: str, shape: tuple[int, ...]) -> tuple[Element, ...]:
     demand_datatype(name, datatype)
     if not isinstance(data, list):
         raise InvalidRequest(f"input {name!r:.80} has no data: a list is missing")
     flat: list[Element] = []
     _flatten(data, name, datatype, flat, _DEEPEST)
-    demand_fit(name, shape, len(flat))
+    demand_fit(name, datatype, shape, len(flat))
     return tuple(flat)
 
 
@@ -88,8 +94,6 @@ def _flatten(data: list[Any], name: str, datatype: str, into: list[Element], dee
             _flatten(value, name, datatype, into, deepest - 1)
         else:
             into.append(_element(value, name, datatype))
-        if len(into) > MAX_ELEMENTS:
-            raise InvalidRequest(f"input {name!r:.80} has more than {MAX_ELEMENTS} elements")
 
 
 def _element(value: Any, name: str, datatype: str) -> Element:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from protos.inference import open_inference_pb2 as pb
 from wire.convert import parse
-from wire.errors import InvalidRequest
+from wire.errors import InvalidRequest, TooLarge
 from wire.openinference.messages import (
     InferRequest,
     InferResponse,
@@ -17,8 +17,10 @@ from wire.openinference.messages import (
     ServerMetadata,
     TensorMetadata,
 )
-from wire.openinference.tensors import Element, Tensor, demand_datatype, demand_fit, from_raw, to_raw
+from wire.openinference.tensors import Element, Tensor, demand_datatype, demand_few, demand_fit, from_raw, to_raw
 
+MAX_TENSORS = 64
+MAX_PARAMETERS = 256
 _FIELDS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -43,10 +45,14 @@ def infer_in(data: bytes) -> InferRequest:
 def infer_of(message: pb.ModelInferRequest) -> InferRequest:
     """Likewise, of a message that was read already."""
     raw = message.raw_input_contents
+    for what, entries in (("inputs", message.inputs), ("outputs", message.outputs)):
+        if len(entries) > MAX_TENSORS:
+            raise TooLarge(f"the request has {len(entries)} {what}; at most {MAX_TENSORS}")
     if raw and len(raw) != len(message.inputs):
         raise InvalidRequest(
             f"raw_input_contents has {len(raw)} entries for {len(message.inputs)} inputs; one for each"
         )
+    demand_few((entry.name, entry.datatype, entry.shape) for entry in message.inputs)
     inputs = tuple(_input(entry, raw[index] if raw else None) for index, entry in enumerate(message.inputs))
     return InferRequest(
         model=message.model_name,
@@ -71,12 +77,14 @@ def _input(entry: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> T
     wanted = _FIELDS.get(entry.datatype, "raw_input_contents")
     if given and given != [wanted]:
         raise InvalidRequest(f"tensor {name!r:.80} is {entry.datatype} and fills {given[0]}; it belongs into {wanted}")
-    values: Sequence[Element] = tuple(getattr(entry.contents, wanted)) if given else ()
-    demand_fit(name, shape, len(values))
+    values: Sequence[Element] = getattr(entry.contents, wanted) if given else ()
+    demand_fit(name, entry.datatype, shape, len(values))
     return Tensor(name, entry.datatype, shape, tuple(values))
 
 
 def _parameters_in(given: Mapping[str, pb.InferParameter]) -> dict[str, Parameter]:
+    if len(given) > MAX_PARAMETERS:
+        raise TooLarge(f"there are {len(given)} parameters in one place; at most {MAX_PARAMETERS}")
     found: dict[str, Parameter] = {}
     for name, value in given.items():
         choice = value.WhichOneof("parameter_choice")

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from wire.errors import InvalidRequest, NotSupported, TooLarge
 
-MAX_ELEMENTS = 1 << 20
+# Reading takes time by the element, so their number is bounded before the first is read. A text costs many numbers.
+MAX_ELEMENTS = 1 << 18
+MAX_TEXTS = 1 << 12
+_TEXT_COST = MAX_ELEMENTS // MAX_TEXTS
 MAX_DIMENSIONS = 8
 _LENGTH = struct.Struct("<I")
 # Datatype → the struct code of one element. BYTES has none: its elements are of any length.
@@ -46,16 +49,28 @@ class Tensor:
     values: tuple[Element, ...]
 
 
-def element_count(name: str, shape: Sequence[int]) -> int:
+def element_count(name: str, datatype: str, shape: Sequence[int]) -> int:
     """How many elements a shape has. Raises InvalidRequest, or TooLarge for more than anybody may send."""
     if len(shape) > MAX_DIMENSIONS:
         raise InvalidRequest(f"tensor {name!r:.80} has {len(shape)} dimensions; at most {MAX_DIMENSIONS}")
     if any(size < 0 for size in shape):
         raise InvalidRequest(f"tensor {name!r:.80} has the shape {list(shape)}; every size must be 0 or more")
-    count = math.prod(shape)
-    if count > MAX_ELEMENTS:
-        raise TooLarge(f"tensor {name!r:.80} has {count} elements; at most {MAX_ELEMENTS}")
+    count, most = math.prod(shape), MAX_TEXTS if datatype == "BYTES" else MAX_ELEMENTS
+    if count > most:
+        raise TooLarge(f"tensor {name!r:.80} has {count} elements; at most {most} of {datatype}")
     return count
+
+
+def demand_few(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> None:
+    """Raises as `element_count` does, for tensors given as (name, datatype, shape), and for all of them together."""
+    left = MAX_ELEMENTS
+    for name, datatype, shape in tensors:
+        left -= element_count(name, datatype, shape) * (_TEXT_COST if datatype == "BYTES" else 1)
+        if left < 0:
+            raise TooLarge(
+                f"the tensors up to {name!r:.80} hold more elements than one request may: {MAX_ELEMENTS} numbers, "
+                f"or {MAX_TEXTS} texts"
+            )
 
 
 def demand_datatype(name: str, datatype: str) -> None:
@@ -64,9 +79,9 @@ def demand_datatype(name: str, datatype: str) -> None:
         raise NotSupported(f"tensor {name!r:.80} is of datatype {datatype!r:.80}; use BYTES, {', '.join(CODES)}")
 
 
-def demand_fit(name: str, shape: Sequence[int], found: int) -> None:
-    """Raises InvalidRequest when a tensor has another number of elements than its shape says."""
-    count = element_count(name, shape)
+def demand_fit(name: str, datatype: str, shape: Sequence[int], found: int) -> None:
+    """Raises InvalidRequest when a tensor has another number of elements than its shape says, or TooLarge."""
+    count = element_count(name, datatype, shape)
     if found != count:
         raise InvalidRequest(
             f"tensor {name!r:.80} has {found} elements and the shape {list(shape)}, which takes {count}"
@@ -76,7 +91,7 @@ def demand_fit(name: str, shape: Sequence[int], found: int) -> None:
 def from_raw(name: str, datatype: str, shape: Sequence[int], data: bytes) -> tuple[Element, ...]:
     """The elements behind raw contents. Raises InvalidRequest, NotSupported or TooLarge."""
     demand_datatype(name, datatype)
-    count = element_count(name, shape)
+    count = element_count(name, datatype, shape)
     if datatype == "BYTES":
         return _byte_elements(name, shape, count, data)
     code = CODES[datatype]
@@ -100,10 +115,10 @@ def _byte_elements(name: str, shape: Sequence[int], count: int, data: bytes) -> 
                 "stands behind its length in 4 bytes, little-endian"
             )
         if len(found) == count:
-            demand_fit(name, shape, count + 1)
+            demand_fit(name, "BYTES", shape, count + 1)
         found.append(data[end:stop])
         position = stop
-    demand_fit(name, shape, len(found))
+    demand_fit(name, "BYTES", shape, len(found))
     return tuple(found)
 
 
