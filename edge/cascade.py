@@ -30,6 +30,7 @@ from edge.run import Attempt, Run, joined
 from router.decision import Action, Decision, Moment
 from wire.errors import (
     Cancelled,
+    CannotConstrain,
     ContextTooLong,
     DeadlineExceeded,
     InvalidRequest,
@@ -43,6 +44,8 @@ from wire.service import CHANGING, Call
 from wire.validate import check_request, commit_prefix
 
 _FINAL_FAULTS = (InvalidRequest, NotFound, Cancelled, DeadlineExceeded)
+# Of those, what another tier may be able to do.
+_OF_THIS_TIER = (ContextTooLong, CannotConstrain)
 
 
 class Cascade:
@@ -126,7 +129,7 @@ class Cascade:
     def _edge_broke(self, run: Run, error: WeirError) -> None:
         """Decides what follows a failed attempt; raises when nothing can."""
         now = self._parts.clock()
-        if isinstance(error, _FINAL_FAULTS) and not isinstance(error, ContextTooLong):
+        if isinstance(error, _FINAL_FAULTS) and not isinstance(error, _OF_THIS_TIER):
             raise error
         self._parts.sink.emit(EdgeFailed(now, run.request.request_id, type(error).__name__, error.message))
         if isinstance(error, Unavailable):
@@ -225,6 +228,6 @@ class Cascade:
 
 def _broken_off(who: str, error: WeirError) -> WeirError:
     """The error of an answer that was partly shown. Its text stands: nothing is repeated or mixed."""
-    if isinstance(error, DeadlineExceeded):
+    if isinstance(error, (DeadlineExceeded, CannotConstrain)):  # asking again would end the same
         return error
     return Unavailable(f"the {who} broke off in the middle ({error.message}); the text so far stands, ask again")

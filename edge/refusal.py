@@ -7,6 +7,7 @@ from typing import Protocol
 from router.decision import Decision, Reason
 from router.decision import Request as Asked
 from wire.errors import (
+    CannotConstrain,
     Conflict,
     DeadlineExceeded,
     InvalidRequest,
@@ -28,6 +29,9 @@ _WAYS: dict[Reason, str] = {
 }
 
 
+_PASSING = (Reason.BREAKER_OPEN, Reason.UPSTREAM_ERROR)  # later the upstream may take what it cannot take now
+
+
 class Refused(Protocol):
     """What is looked at of a request that nobody answers, whether it was for text or for a label."""
 
@@ -40,26 +44,35 @@ class Refused(Protocol):
 
 def refusal(run: Refused, decision: Decision, hops_left: int = 1) -> WeirError:
     """What the caller is told. A fault of the request itself comes before everything else."""
-    for error in (run.edge_error, run.upstream_error):
+    own = None if isinstance(run.edge_error, CannotConstrain) else run.edge_error
+    for error in (own, run.upstream_error):
         if isinstance(error, (InvalidRequest, Conflict, TooManyHops)):
             return error
     if decision.reason is Reason.DEADLINE or run.call.deadline.expired:
         return DeadlineExceeded("too little time is left to answer; allow more, or ask for fewer tokens")
     if decision.reason is Reason.BUDGET:
         return _no_budget(hops_left)
-    if isinstance(run.edge_error, Overloaded):
-        return run.edge_error
+    if (told := _told_by_the_edge(run.edge_error, decision)) is not None:
+        return told
     missing = run.asked.needs - _capabilities(run)
     if run.edge_error is None and run.upstream_error is None and missing and run.served is not None:
         return InvalidRequest(f"no tier in reach can serve what is asked: {', '.join(sorted(missing))}")
-    told = [_WAYS.get(decision.reason, str(decision.reason))]
+    words = [_WAYS.get(decision.reason, str(decision.reason))]
     if run.edge_error is not None:
-        told.append(f"the edge: {run.edge_error.message}")
+        words.append(f"the edge: {run.edge_error.message}")
     elif decision.reason in (Reason.EDGE_ONLY, Reason.PRIVACY) or run.asked.tier != "cloud_only":
-        told.append("the edge's engine is not available")
+        words.append("the edge's engine is not available")
     if run.upstream_error is not None:
-        told.append(f"the upstream: {run.upstream_error.message}")
-    return Unavailable("; ".join(told) + "; try again")
+        words.append(f"the upstream: {run.upstream_error.message}")
+    return Unavailable("; ".join(words) + "; try again")
+
+
+def _told_by_the_edge(error: WeirError | None, decision: Decision) -> WeirError | None:
+    """The engine's own words, where they say best what to do."""
+    if isinstance(error, CannotConstrain) and decision.reason not in _PASSING:
+        why = _WAYS.get(decision.reason, str(decision.reason))
+        return CannotConstrain(f"{error.message}; and no other tier can be asked: {why}")
+    return error if isinstance(error, Overloaded) else None
 
 
 def _no_budget(hops_left: int) -> WeirError:

@@ -41,30 +41,35 @@ class GrammarError(ValueError):
     """The schema cannot be answered by; the message says why."""
 
 
+class NotASchema(GrammarError):
+    """What was given is no schema to anybody."""
+
+
 def json_object() -> str:
     """Any JSON object."""
     return json.dumps({"type": "object", _OPTIONS_KEY: _OPTIONS})
 
 
 def json_schema(text: str) -> str:
-    """A JSON schema, checked, with how its answers are written. Raises GrammarError."""
+    """A JSON schema, checked, with how its answers are written. Raises GrammarError, NotASchema."""
     return json.dumps(_bounded(_parsed(text), "the JSON schema"))
 
 
 def calls(tools: Sequence[ToolSpec], form: CallForm, *, begun: bool) -> str:
     """One call of one of `tools`, in Lark. `begun` leaves out the trigger, which was written already.
 
-    Raises GrammarError.
+    Raises GrammarError, NotASchema.
     """
     begin = form.begin.removeprefix(form.trigger) if begun else form.begin
     rules = []
     for index, tool in enumerate(tools):
         try:
-            schema = _bounded(schema_of(tool), f"the parameters of tool {tool.name}")
+            schema = schema_of(tool)
         except ValueError as error:
-            raise GrammarError(str(error)) from error
+            raise NotASchema(str(error)) from error
+        schema = _bounded(schema, f"the parameters of tool {tool.name}")
         if schema.get("type", "object") != "object":
-            raise GrammarError(f"the parameters of tool {tool.name} must be of type object")
+            raise NotASchema(f"the parameters of tool {tool.name} must be of type object")
         head = f'{{"name": "{tool.name}", "{form.key}": '
         rules.append(f"call{index}: {_literal(head)} %json {json.dumps({'type': 'object', **schema})} {_literal('}')}")
     names = " | ".join(f"call{index}" for index in range(len(tools)))
@@ -80,9 +85,9 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise GrammarError(f"the JSON schema is not JSON: {error}") from error
+        raise NotASchema(f"the JSON schema is not JSON: {error}") from error
     if not isinstance(schema, dict):
-        raise GrammarError("the JSON schema must be a JSON object")
+        raise NotASchema("the JSON schema must be a JSON object")
     return schema
 
 

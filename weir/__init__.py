@@ -16,6 +16,7 @@ from wire.channel import ClientTls
 from wire.classification import Classified, LabelScore
 from wire.errors import (
     Cancelled,
+    CannotConstrain,
     Conflict,
     ContextTooLong,
     DeadlineExceeded,
@@ -37,6 +38,7 @@ __all__ = [
     "AnswerStream",
     "AsyncClient",
     "Cancelled",
+    "CannotConstrain",
     "Classified",
     "ClassifyOptions",
     "Client",

@@ -2,7 +2,8 @@
 
     WeirError                      INTERNAL             500
     ├── InvalidRequest             INVALID_ARGUMENT     400   the caller must change the request
-    │   └── ContextTooLong         INVALID_ARGUMENT     400   prompt and answer exceed the model's context
+    │   ├── ContextTooLong         INVALID_ARGUMENT     400   prompt and answer exceed the model's context
+    │   └── CannotConstrain        INVALID_ARGUMENT     400   this tier cannot hold an answer to the form asked for
     ├── Unauthenticated            UNAUTHENTICATED      401
     ├── PermissionDenied           PERMISSION_DENIED    403
     ├── NotFound                   NOT_FOUND            404   unknown model or release
@@ -44,6 +45,10 @@ class InvalidRequest(WeirError):
 
 class ContextTooLong(InvalidRequest):
     """Prompt and answer do not fit the model's context."""
+
+
+class CannotConstrain(InvalidRequest):
+    """The answer cannot be held to the schema or tools asked for, by this tier; another may know how."""
 
 
 class Unauthenticated(WeirError):
@@ -96,6 +101,7 @@ class DeadlineExceeded(WeirError):
 
 _TABLE: tuple[tuple[type[WeirError], grpc.StatusCode, int], ...] = (
     (ContextTooLong, grpc.StatusCode.INVALID_ARGUMENT, 400),
+    (CannotConstrain, grpc.StatusCode.INVALID_ARGUMENT, 400),
     (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT, 400),
     (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED, 401),
     (PermissionDenied, grpc.StatusCode.PERMISSION_DENIED, 403),

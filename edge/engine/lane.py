@@ -23,7 +23,7 @@ from edge.engine.prefix import PrefixCache, Trail, root
 from edge.engine.running import Running
 from runtime.ort.sampling import ConstraintFailed, NotFinite, Scratch
 from runtime.ort.steps import Logits, ModelBroken
-from wire.errors import DeadlineExceeded, InvalidRequest, Unavailable, WeirError
+from wire.errors import CannotConstrain, DeadlineExceeded, Unavailable, WeirError
 
 _log = logging.getLogger("weir.edge.engine")
 
@@ -241,7 +241,7 @@ class Lane:
             work()
         except ConstraintFailed as error:
             # No fault of the engine: it must not count as one, or a schema could bring a node down for everybody.
-            self._fail(sequence, InvalidRequest(str(error)))
+            self._fail(sequence, CannotConstrain(str(error)))
         except NotFinite as error:
             self._fail(sequence, Unavailable(f"the model failed on this request: {error}"))
         except ModelBroken:

@@ -17,12 +17,12 @@ from dataclasses import replace
 from edge.engine.job import Token
 from runtime.chat import ToolSpec, Turn
 from runtime.constrain import ConstraintMaker, Unconstrainable
-from runtime.grammars import GrammarError
+from runtime.grammars import GrammarError, NotASchema
 from runtime.ort.sampling import Constraint
 from runtime.tokenizer import Tokenizer
 from runtime.tool_calls import Call, CallForm, CallSplitter
 from wire.deadline import Deadline
-from wire.errors import DeadlineExceeded, InvalidRequest
+from wire.errors import CannotConstrain, DeadlineExceeded, InvalidRequest
 from wire.messages import Final, GenerateRequest, ToolCall
 
 # Capabilities (wire.capabilities) of a model whose tokens can be held to a grammar, and of any with a chat template.
@@ -80,7 +80,10 @@ class Grammars:
     async def constraint(
         self, request: GenerateRequest, maker: ConstraintMaker | None, form: CallForm, deadline: Deadline
     ) -> Constraint | None:
-        """What holds the answer to its form, if anything. Raises InvalidRequest, DeadlineExceeded."""
+        """What holds the answer to its form, if anything.
+
+        Raises CannotConstrain for what another tier may be able to hold, InvalidRequest, DeadlineExceeded.
+        """
         if not _wanted(request) or maker is None:
             return None
         work = asyncio.get_running_loop().run_in_executor(self._thread, _made, request, maker, form)
@@ -105,17 +108,32 @@ def _made(request: GenerateRequest, maker: ConstraintMaker, form: CallForm) -> C
         if offered:
             if wanted is not None and wanted.type not in ("", "text"):
                 raise InvalidRequest("response_format and tools are not served together; leave one out")
-            kind, _, name = request.tool_choice.partition(":")
-            if kind == "function":
-                return maker.call([tool for tool in offered if tool.name == name], form)
-            if kind == "required":
-                return maker.call(offered, form)
-            return maker.call_if_begun(offered, form) if form.trigger else None
+            return _held_to_tools(request, offered, maker, form)
         if wanted is None:
             return None
         return maker.json_object() if wanted.type == "json_object" else maker.json_schema(wanted.json_schema)
     except GrammarError as error:
-        raise InvalidRequest(str(error)) from error
+        field = "tools" if offered else "response_format"
+        kind = InvalidRequest if isinstance(error, NotASchema) else CannotConstrain
+        raise kind(f"{field}: {error}") from error
+
+
+def _held_to_tools(
+    request: GenerateRequest, offered: list[ToolSpec], maker: ConstraintMaker, form: CallForm
+) -> Constraint | None:
+    how, _, name = request.tool_choice.partition(":")
+    if how == "function":
+        return maker.call([tool for tool in offered if tool.name == name], form)
+    if how == "required":
+        return maker.call(offered, form)
+    if form.trigger:
+        return maker.call_if_begun(offered, form)
+    if strict := next((tool for tool in request.tools if tool.strict), None):
+        raise CannotConstrain(
+            f"tools: {strict.name} is strict, and with tool_choice auto nothing marks where a call of this model "
+            "begins; set tool_choice to required or to a function, or leave strict out"
+        )
+    return None
 
 
 class CallReader:

@@ -30,7 +30,7 @@ _CODES: tuple[tuple[type[WeirError], str], ...] = (
 _FIELDS = frozenset(
     (
         "messages", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
-        "frequency_penalty", "repetition_penalty", "logit_bias", "top_logprobs", "response_format", "tool_choice",
+        "frequency_penalty", "repetition_penalty", "logit_bias", "top_logprobs", "response_format", "tools", "tool_choice",
     )
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from rich.console import Console
 DONE, FAILED, BAD_USE = 0, 1, 2
 
 _OURS = ("wire", "release", "router", "runtime", "quantize", "edge", "cloud", "weir", "bench")
-_BAD_USE_NAMES = ("ConfigError", "InvalidRequest", "ContextTooLong", "BadUse")
+_BAD_USE_NAMES = ("ConfigError", "InvalidRequest", "ContextTooLong", "CannotConstrain", "BadUse")
 
 
 class BadUse(Exception):

@@ -7,9 +7,21 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.inference import FakeInference
 from tests.fakes.node import CLOUD_MODEL, FakeNode, cloud, engine, request
-from wire.errors import InvalidRequest
-from wire.messages import Delta, Message, Reason, ResponseFormat, Sampling, Tier, TokenLogprob, Tool, ToolCall
+from wire.errors import CannotConstrain, InvalidRequest, Unavailable
+from wire.messages import (
+    Delta,
+    GenerateRequest,
+    Message,
+    Reason,
+    ResponseFormat,
+    Sampling,
+    Tier,
+    TokenLogprob,
+    Tool,
+    ToolCall,
+)
 
 TOOL = Tool("weather")
 NEEDS: list[tuple[str, dict[str, Any]]] = [
@@ -46,6 +58,64 @@ async def test_what_no_tier_can_do_is_refused_by_name(capability: str, fields: d
     assert isinstance(answer.error, InvalidRequest)
     assert capability in answer.error.message
     assert node.engine.requests == []
+
+
+SCHEMA = request(response_format=ResponseFormat("json_schema", '{"not": {}}'))
+UNHELD = CannotConstrain("response_format: this schema cannot be answered by: not")
+
+
+def unable(**fails: Any) -> FakeInference:
+    """An engine that serves schemas, but not this one."""
+    local = engine(0.9)
+    local.model = replace(local.model, capabilities=(*local.model.capabilities, "json_schema"))
+    for name, value in fails.items():
+        setattr(local, name, value)
+    return local
+
+
+@pytest.mark.parametrize("fails", [{"fail_before": UNHELD}, {"fail_after": (3, UNHELD)}])
+async def test_a_schema_that_the_edge_cannot_hold_goes_up(fails: dict[str, Any]) -> None:
+    node = await FakeNode(unable(), cloud()).ready()
+    for name, value in fails.items():
+        setattr(node.engine, name, value)
+    answer = await node.ask(SCHEMA)
+    assert (answer.final.tier, answer.final.reason, answer.final.degraded) == (Tier.CLOUD, Reason.CAPABILITY, False)
+    assert node.local.available
+
+
+@pytest.mark.parametrize(
+    ("asked", "upstream", "kind", "words"),
+    [
+        (SCHEMA, None, CannotConstrain, "none is set"),
+        (replace(SCHEMA, constraints=request("edge_only").constraints), cloud(), CannotConstrain, "edge alone"),
+        (SCHEMA, replace(cloud(), model=engine().model), CannotConstrain, "no tier in reach"),
+        (
+            SCHEMA,
+            replace(cloud(), fail_after=(0, InvalidRequest("no such keyword"))),
+            InvalidRequest,
+            "no such keyword",
+        ),
+        (SCHEMA, replace(cloud(), fail_after=(0, Unavailable("gone"))), Unavailable, "this schema cannot"),
+    ],
+)
+async def test_a_schema_that_nobody_holds_is_refused_with_both_reasons(
+    asked: GenerateRequest, upstream: FakeInference | None, kind: type[Exception], words: str
+) -> None:
+    node = await FakeNode(unable(), upstream).ready()
+    node.engine.fail_before = UNHELD
+    answer = await node.ask(asked)
+    assert type(answer.error) is kind
+    assert words in str(answer.error)
+
+
+async def test_a_stream_that_can_be_held_no_longer_says_so() -> None:
+    node = await FakeNode(unable(), cloud()).ready()
+    node.engine.fail_after = (8, UNHELD)
+    answer = await node.ask(replace(SCHEMA, constraints=request(rule="prefix:4").constraints))
+    assert answer.text
+    assert type(answer.error) is CannotConstrain
+    assert node.upstream is not None
+    assert node.upstream.requests == []
 
 
 async def test_tools_that_may_not_be_called_need_nothing() -> None:

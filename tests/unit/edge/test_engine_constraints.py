@@ -11,7 +11,7 @@ import pytest
 from runtime.ort.sampling import ConstraintFailed
 from tests.fakes.steps import FakeSteps, expected
 from tests.unit.edge.test_engine_batcher import bench, collect, job
-from wire.errors import InvalidRequest
+from wire.errors import CannotConstrain
 
 ONLY = 11
 
@@ -49,7 +49,7 @@ async def test_what_cannot_be_held_any_more_ends_alone_and_is_no_fault_of_the_en
     async with bench(FakeSteps(slots=2)) as b:
         free = b.batcher.submit(job(b.served, tokens=12))
         held = b.batcher.submit(job(b.served, tokens=12, constraint=Only(2, breaks=True)))
-        with pytest.raises(InvalidRequest, match="too complex"):
+        with pytest.raises(CannotConstrain, match="too complex"):
             await collect(held)
         assert (await collect(free))[0] == expected((5, 6, 7), 12)
         assert not b.broken
