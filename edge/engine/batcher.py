@@ -20,9 +20,10 @@ import time
 from collections.abc import Callable
 
 from edge.engine.job import Event, Job, Served, Ticket
-from edge.engine.lane import Lane
+from edge.engine.lane import Lane, internal_fault
 from edge.engine.running import Running
 from edge.engine.waiting import WaitingList, rank, wait_s
+from runtime.ort.steps import ModelBroken
 from wire.errors import ContextTooLong, DeadlineExceeded, Overloaded, Unavailable, WeirError
 
 _log = logging.getLogger("weir.edge.engine")
@@ -65,6 +66,7 @@ class Batcher:
         self.kv_tokens_used = self.prefix_tokens = self.prefix_hit_tokens = 0
         # The decode thread's own.
         self._lanes: list[Lane] = []
+        self._entering: Running | None = None  # no longer waiting, not yet in a lane
         self._posted: list[tuple[Ticket, Event]] = []
         self._decode_steps = 0
         self._step_s = 0.0  # of late
@@ -212,7 +214,7 @@ class Batcher:
             active = sum(lane.active for lane in self._lanes)
             claimed = sum(lane.claimed for lane in self._lanes)
             while active < self._slots and (running := self._waiting.take(self.kv_tokens - claimed)) is not None:
-                self._lane(running.job.served).admit(running)
+                self._enter(running)
                 active += 1
                 claimed += running.job.claim
             if sum(lane.held for lane in self._lanes) > self.kv_tokens:
@@ -221,6 +223,17 @@ class Batcher:
             self._active = active
             self._count()
         return True
+
+    def _enter(self, running: Running) -> None:
+        self._entering = running
+        try:
+            self._lane(running.job.served).admit(running)
+        except ModelBroken:
+            raise
+        except Exception:  # noqa: BLE001 - one request's fault must not end the others
+            _log.exception("a request could not be given a row")
+            self._post(running.ticket, internal_fault())
+        self._entering = None
 
     def _shed_now(self) -> None:
         if self._shed is None:
@@ -273,7 +286,11 @@ class Batcher:
 
     def _fail_everything(self, error: WeirError) -> None:
         for lane in self._lanes:
+            if self._entering in lane.sequences:
+                self._entering = None
             lane.fail_all(error)
+        if self._entering is not None:
+            self._post(self._entering.ticket, error)
         with self._changed:
             self._closed = self._closed or error
             for running in self._waiting:

@@ -4,8 +4,9 @@ Invariants: decoding sequences hold rows 0 … n-1, so a step runs over the firs
 still in prefill, and those that are scored, hold rows from n up. When one ends, the last decoding row
 moves into its place. A step that decodes takes only as much of prompts as its pace allows, in turn. Rows
 take no more memory than what their sequences claim, once `trim` was called. A sequence that fails on its
-own (logits that are no numbers, text that cannot be decoded) ends alone; ModelBroken passes through, for
-then nothing here can be trusted.
+own (a sampler that cannot be made, logits that are no numbers, text that cannot be decoded) ends alone;
+ModelBroken passes through, for then nothing here can be trusted. Until it has ended, a sequence is one of
+`sequences`, whatever raises meanwhile: `fail_all` tells every one.
 
 Must not know: threads, event loops, queues. One thread calls it.
 """
@@ -84,9 +85,9 @@ class Lane:
         served, job = self.served, sequence.job
         sequence.admitted = time.monotonic()
         sequence.row = next(row for row in range(len(self._decoding), served.steps.slots) if row not in taken)
-        sequence.begin(served, self._scratch)
         sequence.trail = Trail(root(job.tenant, served.release, str(served.precision), served.weight_digest))
         self._prefilling.append(sequence)
+        self._guarded(sequence, partial(sequence.begin, served, self._scratch))
 
     def trim(self) -> None:
         """Returns the memory of positions that no sequence claims."""
@@ -115,25 +116,38 @@ class Lane:
         decoded = bool(self._decoding)
         if decoded:
             self._decode()
-        spent_s = 0.0
-        for _ in range(len(self._prefilling)):
-            sequence = self._prefilling.pop(0)
-            began = time.monotonic()
-            taken = self._advance_prompt(sequence, beside=decoded, spent_s=spent_s)
-            spent_s += time.monotonic() - began
-            if not sequence.ended and not sequence.decoding:
-                # To the end: long prompts take turns with short ones. One that found no room stays first.
-                self._prefilling.insert(len(self._prefilling) if taken else 0, sequence)
-            if not taken or not decoded:
-                break
+        self._prefill(beside=decoded)
         self._sweep()
         return decoded
 
     def fail_all(self, error: WeirError) -> None:
         """Ends every sequence with `error`."""
         for sequence in self.sequences:
-            self._fail(sequence, error)
+            if not sequence.ended:
+                self._fail(sequence, error)
         self._decoding, self._prefilling = [], []
+
+    def _prefill(self, *, beside: bool) -> None:
+        """Chunks of prompts in turn; beside decoding until the step's time is spent, else of one."""
+        spent_s = 0.0
+        for sequence in tuple(self._prefilling):
+            if sequence.ended:
+                continue
+            began, taken = time.monotonic(), True
+
+            def advance(sequence: Running = sequence, spent_s: float = spent_s) -> None:
+                nonlocal taken
+                taken = self._advance_prompt(sequence, beside=beside, spent_s=spent_s)
+
+            # In the list meanwhile: whatever comes out of it, the sequence is one of those that are told.
+            self._guarded(sequence, advance)
+            spent_s += time.monotonic() - began
+            if taken and not sequence.decoding:
+                # To the end: long prompts take turns with short ones. One that found no room stays first.
+                self._prefilling.remove(sequence)
+                self._prefilling.append(sequence)
+            if not taken or not beside:
+                break
 
     def _decode(self) -> None:
         began = time.monotonic()
@@ -168,7 +182,7 @@ class Lane:
         self.prefixes.add(sequence.trail, prompt, sequence.row, sequence.length)
         if sequence.length == len(prompt):
             sequence.first = time.monotonic()
-            self._guarded(sequence, partial(self._prompted, sequence, logits))
+            self._prompted(sequence, logits)
         return True
 
     def _prompted(self, sequence: Running, logits: Logits) -> None:
@@ -191,13 +205,8 @@ class Lane:
         # Every continuation is written over the one before it, behind the prompt they share.
         start = len(sequence.job.prompt_ids) + at
         self._touched[sequence.row] = max(self._touched[sequence.row], start + len(chunk))
-        logits = steps.score(sequence.row, chunk, start)
-
-        def told() -> None:
-            scoring.took(logits)
-            self._end_scoring(sequence)
-
-        self._guarded(sequence, told)
+        scoring.took(steps.score(sequence.row, chunk, start))
+        self._end_scoring(sequence)
         return True
 
     def _end_scoring(self, sequence: Running) -> None:
@@ -220,6 +229,7 @@ class Lane:
             self._touched[row] = max(self._touched[row], sequence.length)
             sequence.row = row
         self._touch(sequence)
+        self._prefilling.remove(sequence)
         self._decoding.append(sequence)
         self.pace.joined()
 
@@ -229,12 +239,13 @@ class Lane:
         for row in reversed(range(len(self._decoding))):
             if not self._decoding[row].ended:
                 continue
-            last = self._decoding.pop()
+            last = self._decoding[-1]
             if last.row != row:
                 self.served.steps.move(last.row, row, last.length)
                 last.row = row
                 self._decoding[row] = last
                 self._touch(last)
+            self._decoding.pop()
 
     def _guarded(self, sequence: Running, work: Callable[[], None]) -> None:
         try:
@@ -247,8 +258,8 @@ class Lane:
         except ModelBroken:
             raise
         except Exception:  # noqa: BLE001 - one request's fault must not end the others
-            _log.exception("a request failed while it was decoded")
-            self._fail(sequence, WeirError("an internal fault was logged on the server; the request was not answered"))
+            _log.exception("a request failed while it was prefilled or decoded")
+            self._fail(sequence, internal_fault())
 
     def _take(self, sequence: Running, logits: Logits) -> None:
         token, reason = sequence.take(logits)
@@ -282,3 +293,8 @@ class Lane:
         for sequence in self.sequences:
             claims[sequence.row] = sequence.job.claim
         return claims
+
+
+def internal_fault() -> WeirError:
+    """What a request is told that failed in a way nobody foresaw."""
+    return WeirError("an internal fault was logged on the server; the request was not answered")

@@ -35,16 +35,18 @@ def expected(prompt: Sequence[int], count: int) -> list[int]:
 
 @dataclass
 class FakeSteps:
-    """`slots` rows; a decode step takes `step_s`. Breaks at decode step `break_at`.
+    """`slots` rows; a decode step takes `step_s`. Breaks at decode step `break_at`, or at prefill `break_at_prefill`.
 
-    A history that holds `poison` gives logits that are no numbers.
+    A history that holds `poison` gives logits that are no numbers; a prefill of `trip` fails, and breaks nothing.
     """
 
     slots: int = 4
     capacity: int = 256
     step_s: float = 0.0
     break_at: int | None = None
+    break_at_prefill: int | None = None
     poison: int | None = None
+    trip: int | None = None
     vocab_size: int = VOCABULARY
     prefill_chunk: int = 4
     prefix_blocks: int = 0
@@ -63,6 +65,10 @@ class FakeSteps:
         self.touched = [0] * self.slots
 
     def prefill(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
+        if self.break_at_prefill is not None and len(self.prefill_chunks) + 1 >= self.break_at_prefill:
+            raise ModelBroken("broken on order")
+        if self.trip in token_ids:
+            raise ValueError("tripped on order")
         del self.rows[row][start:]
         assert len(self.rows[row]) == start, "a chunk must continue where the last one ended"
         self.rows[row].extend(token_ids)

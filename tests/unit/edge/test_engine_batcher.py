@@ -14,6 +14,7 @@ import pytest
 
 from edge.engine.batcher import Batcher
 from edge.engine.job import Ended, Job, Served, Ticket, Token
+from runtime.ort.sampling import SamplingParams
 from tests.fakes.steps import FakeSteps, expected
 from wire.deadline import Deadline
 from wire.errors import DeadlineExceeded, Overloaded, Unavailable, WeirError
@@ -195,6 +196,54 @@ async def test_a_broken_model_fails_everybody_says_so_and_takes_no_more() -> Non
         assert b.batcher.closed
         with pytest.raises(Unavailable):
             b.batcher.submit(job(b.served))
+
+
+@pytest.mark.parametrize(("at", "scored"), [(1, False), (5, False), (3, True), (7, True)])
+async def test_a_model_that_breaks_in_a_prompt_or_a_score_tells_everybody(at: int, scored: bool) -> None:
+    more = {"continuations": ((4, 5, 6, 7), (5, 6, 7, 8))} if scored else {}
+    async with bench(FakeSteps(slots=2, break_at_prefill=at), slots=2) as b:
+        tickets = [b.batcher.submit(job(b.served, [i] * 12, 4, **more)) for i in range(1, 4)]
+        for ticket in tickets:
+            with pytest.raises(Unavailable, match="being restarted"):
+                await collect(ticket)
+        await until(lambda: b.broken)
+
+
+async def test_what_one_request_does_to_a_prefill_stays_its_own() -> None:
+    async with bench(FakeSteps(trip=13, slots=2), slots=2) as b:
+        good = b.batcher.submit(job(b.served, [1], 20))
+        for _ in range(3):  # its row is free again
+            with pytest.raises(WeirError, match="internal fault"):
+                await collect(b.batcher.submit(job(b.served, [2, 2, 2, 2, 13])))
+        assert (await collect(good))[0] == expected([1], 20)
+        assert not b.broken
+
+
+async def test_a_request_that_cannot_begin_ends_alone() -> None:
+    async with bench(FakeSteps(slots=2), slots=2) as b:
+        good = b.batcher.submit(job(b.served, [1], 20))
+        odd = b.batcher.submit(job(b.served, sampling=SamplingParams(temperature=1.0, seed=-1)))
+        with pytest.raises(WeirError, match="internal fault"):
+            await collect(odd)
+        assert (await collect(good))[0] == expected([1], 20)
+        assert not b.broken
+
+
+async def test_a_request_whose_lane_cannot_be_made_is_told() -> None:
+    class Barren(FakeSteps):
+        @property
+        def prefix_blocks(self) -> int:
+            raise MemoryError("no lane on order")
+
+        @prefix_blocks.setter
+        def prefix_blocks(self, blocks: int) -> None: ...
+
+    async with bench(FakeSteps()) as b:
+        barren = serve(Barren(), release="barren@1")
+        with pytest.raises(WeirError, match="internal fault"):
+            await collect(b.batcher.submit(job(barren)))
+        assert len((await collect(b.batcher.submit(job(b.served))))[0]) == 8
+        assert not b.broken
 
 
 async def test_closing_fails_what_runs_and_what_waits() -> None:
