@@ -205,7 +205,10 @@ class Lane:
         # Every continuation is written over the one before it, behind the prompt they share.
         start = len(sequence.job.prompt_ids) + at
         self._touched[sequence.row] = max(self._touched[sequence.row], start + len(chunk))
-        scoring.took(steps.score(sequence.row, chunk, start))
+        began = time.monotonic()
+        logits = steps.score(sequence.row, chunk, start)
+        self.pace.prefilled(len(chunk), start, time.monotonic() - began, beside=beside)
+        scoring.took(logits)
         self._end_scoring(sequence)
         return True
 

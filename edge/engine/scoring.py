@@ -5,6 +5,9 @@ tokens after them, and after the last one whether the text ends there. An end is
 that another one goes on from ("no" and "not sure"): without it the shorter one could never lose. So most options
 of a single token cost no pass at all.
 
+No pass takes a single token, unless the continuation has but one to show: that would be computed otherwise
+(docs/numerics.md), and a score must not depend on the pace.
+
 Must not know: rows, models, what the scores are for.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+from edge.engine.pace import cut
 from runtime.ort.sampling import logprob_of
 from runtime.ort.steps import Logits
 
@@ -52,9 +56,9 @@ class Scoring:
         self._skip_told()
 
     def next_chunk(self, most: int) -> tuple[tuple[int, ...], int]:
-        """At most `most` tokens of a continuation, and where in it they begin."""
+        """About `most` tokens of a continuation (see edge.engine.pace.cut), and where in it they begin."""
         ids = self._all[self._index]
-        chunk = ids[self._at : min(self._at + most, self._passes(self._index))]
+        chunk = ids[self._at : self._at + cut(self._passes(self._index) - self._at, most)]
         self._taken = len(chunk)
         return chunk, self._at
 

@@ -56,6 +56,7 @@ class FakeSteps:
     rows: list[list[int]] = field(default_factory=list)
     decode_batches: list[int] = field(default_factory=list)
     prefill_chunks: list[int] = field(default_factory=list)
+    scored: list[int] = field(default_factory=list)  # tokens of each pass
     log: list[str] = field(default_factory=list)
     kept: dict[int, list[int]] = field(default_factory=dict)
     touched: list[int] = field(default_factory=list)  # how far each row takes memory
@@ -80,6 +81,7 @@ class FakeSteps:
 
     def score(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
         assert 0 < len(token_ids) <= self.score_chunk
+        self.scored.append(len(token_ids))
         return np.stack([self.prefill(row, [token], start + at).copy() for at, token in enumerate(token_ids)])
 
     def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Logits:

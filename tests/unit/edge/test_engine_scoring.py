@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from edge.engine.batcher import Batcher
 from edge.engine.choice import chosen
-from edge.engine.job import Job, Scored, Served
+from edge.engine.job import Event, Job, Scored, Served, Ticket
+from edge.engine.lane import Lane
+from edge.engine.running import Running
 from edge.engine.scoring import Scoring
 from tests.fakes.steps import FakeSteps, expected
 from tests.unit.edge.test_engine_batcher import collect, job, serve
@@ -56,6 +58,42 @@ def test_every_token_is_scored_after_all_before_it(continuations: list[tuple[int
         assert logprobs == pytest.approx([logprob(ids[:at], token) for at, token in enumerate(ids)], abs=1e-4)
         longer = any(len(other) > len(ids) and other[: len(ids)] == ids for other in continuations)
         assert end == pytest.approx(logprob(ids, END) if longer else 0.0, abs=1e-4)
+
+
+@given(_continuations, st.lists(st.integers(1, 8), min_size=1), st.sampled_from([(), (END,)]))
+def test_no_token_is_taken_alone_that_has_company(
+    continuations: list[tuple[int, ...]], mosts: list[int], stops: tuple[int, ...]
+) -> None:
+    scoring, passes = Scoring(continuations, stops), 0
+    scoring.prompted(after(()))
+    while not scoring.done:
+        index, most = scoring._index, mosts[passes % len(mosts)]
+        chunk, _ = scoring.next_chunk(most)
+        assert 0 < len(chunk) <= max(most, 3)
+        assert len(chunk) > 1 or scoring._passes(index) == 1
+        scoring.took(np.stack([after(chunk)] * len(chunk)))
+        passes += 1
+
+
+async def test_scores_do_not_depend_on_load_and_the_pace_learns_from_them() -> None:
+    steps = FakeSteps(slots=3, score_chunk=8)
+    served = serve(steps)
+    told: list[Event] = []
+    lane = Lane(served, lambda _, event: told.append(event))
+    lane.admit(Running(Ticket(), job(served, [1, 2], 60)))
+    lane.step()
+    lane.step()
+    continuation = tuple(range(1, 12))
+    before = len(steps.scored)
+    lane.admit(Running(Ticket(), Job(served, [3] * 9, 11, Deadline.after(5), continuations=(continuation,))))
+    learned: list[tuple[int, int]] = []
+    lane.pace.prefilled = lambda tokens, position, *_, **__: learned.append((tokens, position))  # type: ignore[method-assign]
+    while lane.active > 1:
+        lane.step()
+    passes = steps.scored[before:]
+    assert sum(passes) == 10
+    assert min(passes) > 1
+    assert learned[-len(passes) :] == [(n, 9 + sum(passes[:i])) for i, n in enumerate(passes)]
 
 
 def test_options_of_one_token_cost_no_pass_and_others_as_few_as_fit() -> None:
