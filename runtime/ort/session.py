@@ -99,6 +99,8 @@ class OrtStepModel:
         self._scored = np.empty((1, _SCORED_AT_ONCE, session.vocab_size), np.float32)
         self._decode_bindings = [self._bind(0, count) for count in range(1, slots + 1)]
         self._prefill_bindings = [self._bind(row, row + 1) for row in range(slots)]
+        # Scoring's own: other positions, and logits of each. Made for a row when it first scores.
+        self._score_bindings: dict[int, Any] = {}
 
     @property
     def slots(self) -> int:
@@ -150,7 +152,9 @@ class OrtStepModel:
         self._prompt[0, :count] = token_ids
         self._seqlens[0] = start + count - 1
         self._total[...] = start + count
-        binding = self._bind(row, row + 1)
+        binding = self._score_bindings.get(row)
+        if binding is None:
+            binding = self._score_bindings[row] = self._bind(row, row + 1)
         bind_input(binding, "input_ids", self._prompt[:, :count])
         bind_input(binding, "logits_idx", self._positions[:, :count])
         bind_output(binding, "logits", self._scored[:, :count])

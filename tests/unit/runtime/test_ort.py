@@ -43,6 +43,18 @@ def test_a_ragged_batch_gives_the_tokens_each_row_gives_alone(model: LoadedModel
     assert answers == reference
 
 
+def test_a_pass_that_scores_tells_what_prefill_tells_and_is_bound_once_per_row(model: LoadedModel) -> None:
+    steps, prompt, after = model.steps, PROMPTS[2], [7, 1, 8, 2]
+    for row in (0, 2, 0):
+        prefill(steps, row, prompt)
+        for at, count in ((0, 2), (0, 4), (2, 2)):
+            scored = steps.score(row, after[at : at + count], len(prompt) + at).copy()
+            told = steps.prefill(row, after[at : at + count], len(prompt) + at)
+            np.testing.assert_allclose(scored[-1], told, atol=1e-3)
+            assert len(scored) == count
+    assert len(steps._score_bindings) <= 2
+
+
 def test_joining_a_running_batch_and_leaving_it_changes_nothing(model: LoadedModel) -> None:
     first, second = alone(model, PROMPTS[0]), alone(model, PROMPTS[2])
     steps = model.steps
