@@ -1,0 +1,162 @@
+"""What becomes of an OpenAI-compatible endpoint's answers, however they are cut, and of what is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.fakes.openai_client import END, collect, connected, final_of, text_of
+from tests.fakes.openai_endpoint import DONE, OpenAiEndpoint, Raw, chunk, event, fault
+from wire.errors import (
+    ContextTooLong,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    PreconditionFailed,
+    TooLarge,
+    TooManyHops,
+    Unauthenticated,
+    Unavailable,
+    WeirError,
+)
+from wire.messages import Delta, ToolCall, Usage
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+async def test_tool_calls_and_logprobs_are_put_together() -> None:
+    calls = [
+        chunk(tool_calls=[{"index": 0, "id": "c", "function": {"name": "find", "arguments": '{"a"'}}]),
+        chunk(tool_calls=[{"index": 0, "function": {"arguments": ": 1}"}}]),
+        chunk(tool_calls=[{"index": 1, "id": "d", "function": {"name": "go"}}]),
+        chunk(finish="tool_calls"),
+        DONE,
+    ]
+    ranked = {
+        "content": [
+            {"token": "é", "bytes": [195, 169], "logprob": -0.5, "top_logprobs": [{"token": "e", "logprob": -1}]}
+        ]
+    }
+    scored = event({"choices": [{"delta": {"content": "é"}, "logprobs": ranked, "finish_reason": "stop"}]})
+    endpoint = OpenAiEndpoint(next=[Raw(200, tuple(calls)), Raw(200, (scored, DONE))])
+    async with connected(endpoint) as (client, _):
+        final = final_of(await collect(client))
+        delta = (await collect(client))[1]
+    assert final.finish_reason == "tool_calls"
+    assert final.tool_calls == (ToolCall("c", "find", '{"a": 1}'), ToolCall("d", "go", "{}"))
+    assert isinstance(delta, Delta)
+    assert (delta.logprobs, delta.token_bytes) == ((-0.5,), ("é".encode(),))
+    assert (delta.top_logprobs[0][0].text, delta.top_logprobs[0][0].logprob) == (b"e", -1)
+
+
+# Ways in which servers cut, pad and dress their events; all say "one two" and end.
+WAYS: list[tuple[str, tuple[bytes, ...]]] = [
+    ("two events in one piece", (chunk("one") + chunk(" two") + END + DONE,)),
+    ("byte by byte", tuple(bytes([b]) for b in chunk("one") + chunk(" two") + END + DONE)),
+    ("comments to keep alive", (b": hi\n\n", chunk("one"), b":\n\n", b": x\n", chunk(" two"), END, DONE)),
+    ("CRLF", tuple(part.replace(b"\n", b"\r\n") for part in (chunk("one"), chunk(" two"), END, DONE))),
+    ("CR", tuple(part.replace(b"\n", b"\r") for part in (chunk("one"), chunk(" two"), END, DONE))),
+    ("CR and LF apart", (b"data: " + chunk("one")[6:-2] + b"\r", b"\n\r", b"\n", chunk(" two"), END, DONE)),
+    ("other fields", (b"event: x\nid: 7\nretry: 9\n" + chunk("one"), chunk(" two"), END, DONE)),
+    ("no space", tuple(part.replace(b"data: ", b"data:") for part in (chunk("one"), chunk(" two"), END, DONE))),
+    ("no [DONE]", (chunk("one"), chunk(" two"), END)),
+    ("no last empty line", (chunk("one"), chunk(" two"), END.rstrip(b"\n"))),
+    ("data on several lines", (b'data: {"choices": [{"delta":\ndata: {"content": "one"}}]}\n\n', chunk(" two"), END)),
+    (
+        "more choices",
+        (chunk("one"), event({"choices": [{"index": 1, "delta": {"content": "no"}}]}), chunk(" two"), END),
+    ),
+    (
+        "nulls",
+        (
+            event(
+                {"choices": [{"delta": {"content": None, "tool_calls": None}, "finish_reason": None}], "usage": None}
+            ),
+            chunk("one"),
+            chunk(" two"),
+            END,
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts"), [parts for _, parts in WAYS], ids=[name for name, _ in WAYS])
+async def test_events_are_read_however_they_are_cut(parts: tuple[bytes, ...]) -> None:
+    endpoint = OpenAiEndpoint(next=[Raw(200, parts)])
+    async with connected(endpoint) as (client, _):
+        events = await collect(client)
+    assert text_of(events) == "one two"
+    assert final_of(events).finish_reason == "stop"
+
+
+async def test_a_server_that_does_not_stream_is_understood() -> None:
+    message = {"role": "assistant", "content": "whole", "tool_calls": [{"id": "c", "function": {"name": "f"}}]}
+    body = json.dumps(
+        {
+            "choices": [{"message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 2, "completion_tokens": 9},
+        }
+    )
+    endpoint = OpenAiEndpoint(next=[Raw(200, (body.encode(),), content_type="application/json")])
+    async with connected(endpoint) as (client, _):
+        events = await collect(client)
+    assert (text_of(events), final_of(events).usage) == ("whole", Usage(2, 9))
+    assert final_of(events).tool_calls == (ToolCall("c", "f", "{}"),)
+
+
+def failed(**error: Any) -> bytes:
+    return event({"error": error})
+
+
+BROKEN: list[tuple[str, Raw, type[WeirError], str]] = [
+    ("cut in the middle", Raw(200, (chunk("one"), b"CUT")), Unavailable, "broke off"),
+    ("ended without an end", Raw(200, (chunk("one"),)), Unavailable, "broke off"),
+    ("[DONE] without an end", Raw(200, (chunk("one"), DONE)), Unavailable, "broke off"),
+    ("nothing at all", Raw(200, ()), Unavailable, "broke off"),
+    ("garbage", Raw(200, (chunk("one"), b"data: {oops\n\n")), Unavailable, "not JSON"),
+    ("no object", Raw(200, (b"data: [1]\n\n",)), Unavailable, "no JSON object"),
+    ("deep", Raw(200, (b"data: " + b"[" * 200_000 + b"\n\n",)), Unavailable, "not JSON"),
+    ("choices of the wrong kind", Raw(200, (event({"choices": {"a": 1}}),)), Unavailable, "choices"),
+    ("text of the wrong kind", Raw(200, (event({"choices": [{"delta": {"content": 7}}]}),)), Unavailable, "no text"),
+    ("calls of the wrong kind", Raw(200, (chunk(tool_calls=[{"index": 10**9}]),)), Unavailable, "index"),
+    ("an endless line", Raw(200, (b"data: " + b"x" * (1 << 19),) * 4), Unavailable, "line of more than"),
+    ("an endless event", Raw(200, (b"data: " + b"x" * (1 << 19) + b"\n",) * 8), Unavailable, "event of more than"),
+    ("packed", Raw(200, (b"x",), {"content-encoding": "gzip"}), Unavailable, "gzip"),
+    ("an error in the first event", Raw(200, (failed(message="no", code="model_not_found"),)), NotFound, "no"),
+    ("an error in a later event", Raw(200, (chunk("one"), failed(message="died", type="e"))), Unavailable, "died"),
+    ("an error of mere text", Raw(200, (event({"error": "died"}),)), Unavailable, "died"),
+    ("200 with an error object", fault(200, "busy", code=429), Overloaded, "busy"),
+    ("200 with a page", Raw(200, (b"<html>",), {}, "text/html"), Unavailable, "not JSON"),
+    ("400", fault(400, "temperature is 9"), InvalidRequest, "temperature is 9"),
+    ("400 over the context", fault(400, "too long", code="context_length_exceeded"), ContextTooLong, "too long"),
+    ("422", Raw(422, (b'{"detail": "no such field"}',), {}, "application/json"), InvalidRequest, "no such field"),
+    ("401", fault(401, "who are you"), Unauthenticated, "upstream_api_key"),
+    ("403", fault(403, "not you"), PermissionDenied, "upstream_api_key"),
+    ("404", fault(404, "no such model"), NotFound, "no such model"),
+    ("412", fault(412, "another release"), PreconditionFailed, "another release"),
+    ("too many hops", fault(412, "max_hops", code="hop_limit"), TooManyHops, "max_hops"),
+    ("413", fault(413, "large"), TooLarge, "large"),
+    ("429 that names no time", fault(429, "slow down"), Overloaded, "slow down"),
+    ("429 too long", fault(429, "slow down", {"retry-after": "3600"}), Overloaded, "slow down"),
+    ("500", Raw(500, (b"<html>oops</html>",)), Unavailable, "500"),
+    ("503, which the escalator tries again", fault(503, "later", {"retry-after": "0"}), Unavailable, "later"),
+    ("a redirect", Raw(307, (), {"location": "http://elsewhere.example/"}), Unavailable, "leads elsewhere"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("raw", "kind", "words"), [entry[1:] for entry in BROKEN], ids=[entry[0] for entry in BROKEN])
+async def test_what_goes_wrong_is_told_by_its_kind_and_tried_once(raw: Raw, kind: type[WeirError], words: str) -> None:
+    endpoint = OpenAiEndpoint(next=[raw])
+    async with connected(endpoint) as (client, exchanges):
+        with pytest.raises(WeirError, match=words) as caught:
+            await collect(client)
+        assert type(caught.value) is kind
+        assert text_of(await collect(client)) == "one two three"  # the next request fares well
+    assert len(endpoint.generations) == 2
+    assert exchanges.seen[0].code != "OK"

@@ -1,0 +1,122 @@
+"""What an OpenAI-compatible endpoint is asked for a request of ours, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+
+from edge.openai_upstream.settings import OpenAiSettings
+from tests.fakes.node import soon
+from tests.fakes.openai_client import ASK, HELLO, collect, connected, final_of, text_of
+from tests.fakes.openai_endpoint import DONE, OpenAiEndpoint, Raw, event, fault
+from wire.errors import NotSupported
+from wire.messages import Committed, Message, Reason, ResponseFormat, Sampling, Tier, Tool, ToolCall, Usage
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+async def test_an_answer_streams_as_the_clouds() -> None:
+    endpoint = OpenAiEndpoint(key="secret", step_s=0.02)
+    async with connected(endpoint, api_key="secret") as (client, exchanges):
+        loop = asyncio.get_running_loop()
+        arrivals = []
+        events = []
+        async with aclosing(client.generate(ASK, soon())) as stream:
+            async for item in stream:
+                events.append(item)
+                arrivals.append(loop.time())
+    assert text_of(events) == "one two three"
+    assert events[0] == Committed(Tier.CLOUD, Reason.CLOUD_ONLY, "r")
+    final = final_of(events)
+    assert (final.tier, final.release, final.weight_format, final.hops) == (Tier.CLOUD, "", "", 1)
+    assert final.node == endpoint.url.removeprefix("http://").removesuffix("/v1")
+    assert final.usage == Usage(5, 3)
+    assert arrivals[-1] - arrivals[0] > 0.05
+    [asked] = endpoint.asked
+    assert asked.path == "/v1/chat/completions"
+    assert asked.body == {
+        "model": "big",
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert asked.headers["x-weir-hops"] == "1"
+    assert asked.headers["idempotency-key"] == "k"
+    assert 9000 < int(asked.headers["x-weir-deadline-ms"]) <= 10_000
+    [exchange] = exchanges.seen
+    assert (exchange.method, exchange.code) == ("Generate", "OK")
+    assert exchange.bytes_sent > 50 < exchange.bytes_received
+    assert exchange.first_response_ms is not None
+    assert "secret" not in repr(OpenAiSettings("http://x", api_key="secret"))
+
+
+async def test_everything_that_has_a_word_is_asked_for() -> None:
+    endpoint = OpenAiEndpoint()
+    tools = (Tool("find", "finds", '{"type":"object"}', strict=True),)
+    asked = replace(
+        ASK,
+        model="",
+        messages=(
+            *HELLO,
+            Message("assistant", "", (ToolCall("c1", "find", "{}"),)),
+            Message("tool", "42", tool_call_id="c1", name="find"),
+        ),
+        sampling=Sampling(7, 0.5, 0.9, 40, 3, 0.1, 0.2, 0.3, 1.1, {5: -1.0}),
+        stop=("X", "Y"),
+        response_format=ResponseFormat("json_schema", '{"type": "object"}'),
+        return_logprobs=True,
+        top_logprobs=2,
+        tools=tools,
+        tool_choice="function:find",
+    )
+    async with connected(endpoint, model="theirs") as (client, _):
+        await collect(client, asked)
+    body = endpoint.asked[0].body
+    assert body["model"] == "theirs"
+    assert body["messages"][1] == {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}],
+    }
+    assert body["messages"][2] == {"role": "tool", "content": "42", "tool_call_id": "c1", "name": "find"}
+    told = {"max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "seed": 3, "min_p": 0.1}
+    told |= {"presence_penalty": 0.2, "frequency_penalty": 0.3, "repetition_penalty": 1.1, "logit_bias": {"5": -1.0}}
+    assert {name: body[name] for name in told} == told
+    assert (body["stop"], body["logprobs"], body["top_logprobs"]) == (["X", "Y"], True, 2)
+    assert body["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    assert body["tools"][0]["function"] == {
+        "name": "find",
+        "description": "finds",
+        "parameters": {"type": "object"},
+        "strict": True,
+    }
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "find"}}
+
+
+async def test_a_prompt_is_a_completion_and_a_choice_is_refused() -> None:
+    endpoint = OpenAiEndpoint(next=[Raw(200, (event({"choices": [{"text": "yes", "finish_reason": "length"}]}), DONE))])
+    async with connected(endpoint) as (client, _):
+        events = await collect(client, replace(ASK, messages=(), prompt="once", sampling=Sampling(3)))
+        with pytest.raises(NotSupported, match="choice"):
+            await collect(client, replace(ASK, response_format=ResponseFormat("choice", choices=("a", "b"))))
+    assert (text_of(events), final_of(events).finish_reason) == ("yes", "length")
+    assert endpoint.asked[0].path == "/v1/completions"
+    assert endpoint.asked[0].body["prompt"] == "once"
+    assert endpoint.asked[0].body["max_tokens"] == 3
+    assert final_of(events).usage == Usage(0, 1)  # nobody counted: one event, one token
+
+
+async def test_the_limit_of_tokens_is_asked_for_by_the_name_that_is_known() -> None:
+    refusal = fault(400, "use max_completion_tokens", param="max_tokens", code="unsupported_parameter")
+    endpoint = OpenAiEndpoint(next=[refusal])
+    async with connected(endpoint) as (client, _):
+        for _ in range(2):
+            await collect(client, replace(ASK, sampling=Sampling(9)))
+    names = [[name for name in asked.body if "tokens" in name] for asked in endpoint.generations]
+    assert names == [["max_tokens"], ["max_completion_tokens"], ["max_completion_tokens"]]
