@@ -84,10 +84,7 @@ def request_out(request: m.GenerateRequest) -> pb.GenerateRequest:
         tool_choice=request.tool_choice,
     )
     if request.response_format is not None:
-        given = request.response_format
-        out.response_format.CopyFrom(
-            pb.ResponseFormat(type=given.type, json_schema=given.json_schema, choices=given.choices)
-        )
+        out.response_format.CopyFrom(_format_out(request.response_format))
     if request.draft is not None:
         out.draft.CopyFrom(_draft_out(request.draft))
     return out
@@ -171,8 +168,19 @@ def _sampling_in(x: pb.Sampling) -> m.Sampling:
     return m.Sampling(**given, logit_bias=dict(x.logit_bias))
 
 
+def _format_out(x: m.ResponseFormat) -> pb.ResponseFormat:
+    return pb.ResponseFormat(
+        type=x.type,
+        json_schema=x.json_schema,
+        choices=x.choices,
+        name=x.name,
+        description=x.description,
+        strict=x.strict,
+    )
+
+
 def _format_in(x: pb.ResponseFormat) -> m.ResponseFormat:
-    return m.ResponseFormat(x.type, x.json_schema, tuple(x.choices))
+    return m.ResponseFormat(x.type, x.json_schema, tuple(x.choices), x.name, x.description, x.strict)
 
 
 def constraints_out(c: m.Constraints) -> pb.Constraints:

@@ -113,11 +113,18 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
-    """A constraint on the answer's form: text, json_object, json_schema, or the likeliest of `choices`."""
+    """A constraint on the answer's form: text, json_object, json_schema, or the likeliest of `choices`.
+
+    `name`, `description` and `strict` are what a caller says of its schema, for OpenAI-compatible endpoints, which
+    take only some schemas as strict. Weir's own tiers hold an answer to its schema always.
+    """
 
     type: str = "text"
     json_schema: str = ""
     choices: tuple[str, ...] = ()
+    name: str = ""
+    description: str = ""
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ def _check_form(form: ResponseFormat | None, limits: RequestLimits) -> None:
         return
     if form.type not in FORMS:
         raise InvalidRequest(f"response_format is {_shown(form.type)}; use text, json_object, json_schema or choice")
-    if len(form.json_schema.encode()) > limits.max_schema_bytes:
+    if sum(len(text.encode()) for text in (form.json_schema, form.name, form.description)) > limits.max_schema_bytes:
         raise TooLarge(f"the JSON schema is longer than {limits.max_schema_bytes} bytes")
     if form.type == "json_schema" and not form.json_schema:
         raise InvalidRequest("response_format is json_schema and json_schema is empty; give the schema")

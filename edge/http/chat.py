@@ -74,7 +74,9 @@ def _format(given: Format | None) -> ResponseFormat | None:
     if given is None or given.type == "text":
         return None
     if given.json_schema is not None:
-        return ResponseFormat("json_schema", json.dumps(given.json_schema.schema_))
+        said = given.json_schema
+        schema = json.dumps(said.schema_)
+        return ResponseFormat("json_schema", schema, (), said.name, said.description, said.strict or False)
     return ResponseFormat(given.type, choices=tuple(given.choices))
 
 

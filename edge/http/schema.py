@@ -73,7 +73,7 @@ class JsonSchema(Strict):
     name: str = ""
     description: str = ""
     schema_: dict[str, Any] = Field(default_factory=dict, alias="schema")
-    strict: bool = False
+    strict: bool | None = None
 
 
 class Format(Strict):

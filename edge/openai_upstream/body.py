@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wire.errors import InvalidRequest, NotSupported
-from wire.messages import GenerateRequest, Message, Sampling, TierConstraint, Tool
+from wire.messages import GenerateRequest, Message, ResponseFormat, Sampling, TierConstraint, Tool
 from wire.service import Call
 
 Json = dict[str, Any]
@@ -103,9 +103,18 @@ def _form(request: GenerateRequest) -> Json:
     if form.type == "json_object":
         return {"response_format": {"type": "json_object"}}
     if form.type == "json_schema":
-        schema = {"name": "answer", "schema": _parsed(form.json_schema), "strict": True}
-        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        return {"response_format": {"type": "json_schema", "json_schema": _schema(form)}}
     raise NotSupported(f"an OpenAI-compatible upstream does not serve the response format {form.type}")
+
+
+def _schema(form: ResponseFormat) -> Json:
+    """Strict only where the caller said so: an endpoint refuses most ordinary schemas as strict ones."""
+    schema: Json = {"name": form.name or "answer", "schema": _parsed(form.json_schema)}
+    if form.description:
+        schema["description"] = form.description
+    if form.strict:
+        schema["strict"] = True
+    return schema
 
 
 def _tool(tool: Tool) -> Json:

@@ -72,7 +72,7 @@ requests = st.builds(
         st.dictionaries(count, single, max_size=3),
     ),
     stop=texts,
-    response_format=maybe() | st.builds(ResponseFormat, text, text, texts),
+    response_format=maybe() | st.builds(ResponseFormat, text, text, texts, text, text, st.booleans()),
     constraints=constraints,
     context=contexts,
     draft=maybe() | st.builds(Draft, text, count, text, text, tokens, logprobs),

@@ -284,10 +284,17 @@ class ResponseFormat(google.protobuf.message.Message):
     TYPE_FIELD_NUMBER: builtins.int
     JSON_SCHEMA_FIELD_NUMBER: builtins.int
     CHOICES_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
+    STRICT_FIELD_NUMBER: builtins.int
     type: builtins.str
     """text, json_object, json_schema or choice"""
     json_schema: builtins.str
     """for json_schema: the schema as JSON"""
+    name: builtins.str
+    """For json_schema, and for tiers beyond Weir that know them; Weir's own hold an answer to its schema always."""
+    description: builtins.str
+    strict: builtins.bool
     @property
     def choices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """for choice: the answers there are; the likeliest is given"""
@@ -298,8 +305,11 @@ class ResponseFormat(google.protobuf.message.Message):
         type: builtins.str = ...,
         json_schema: builtins.str = ...,
         choices: collections.abc.Iterable[builtins.str] | None = ...,
+        name: builtins.str = ...,
+        description: builtins.str = ...,
+        strict: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["choices", b"choices", "json_schema", b"json_schema", "type", b"type"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["choices", b"choices", "description", b"description", "json_schema", b"json_schema", "name", b"name", "strict", b"strict", "type", b"type"]) -> None: ...
 
 Global___ResponseFormat: typing_extensions.TypeAlias = ResponseFormat
 

@@ -57,8 +57,12 @@ def test_what_was_not_given_stays_the_models_own() -> None:
 
 
 def test_forms_arrive() -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {"type": "object"}}}
-    assert asked(response_format=form).response_format == ResponseFormat("json_schema", '{"type": "object"}')
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {"type": "object"}}}
+    told = ResponseFormat("json_schema", '{"type": "object"}', name="x", strict=True)
+    assert asked(response_format=form).response_format == told
+    form["json_schema"] = {"name": "y", "description": "d", "strict": None, "schema": {"type": "object"}}
+    told = ResponseFormat("json_schema", '{"type": "object"}', name="y", description="d")
+    assert asked(response_format=form).response_format == told
     assert asked(response_format={"type": "json_object"}).response_format == ResponseFormat("json_object")
     assert asked(response_format={"type": "text"}).response_format is None
     choice = {"type": "choice", "choices": ["yes", "no"]}

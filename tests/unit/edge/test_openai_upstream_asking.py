@@ -99,6 +99,19 @@ async def test_everything_that_has_a_word_is_asked_for() -> None:
     assert body["tool_choice"] == {"type": "function", "function": {"name": "find"}}
 
 
+async def test_a_schema_is_strict_only_where_the_caller_said_so() -> None:
+    plain = ResponseFormat("json_schema", '{"type": "object"}')
+    endpoint = OpenAiEndpoint()
+    async with connected(endpoint) as (client, _):
+        await collect(client, replace(ASK, response_format=plain))
+        await collect(client, replace(ASK, response_format=replace(plain, name="n", description="d", strict=True)))
+    told = [asked.body["response_format"]["json_schema"] for asked in endpoint.generations]
+    assert told == [
+        {"name": "answer", "schema": {"type": "object"}},
+        {"name": "n", "description": "d", "schema": {"type": "object"}, "strict": True},
+    ]
+
+
 async def test_a_prompt_is_a_completion_and_a_choice_is_refused() -> None:
     endpoint = OpenAiEndpoint(next=[Raw(200, (event({"choices": [{"text": "yes", "finish_reason": "length"}]}), DONE))])
     async with connected(endpoint) as (client, _):

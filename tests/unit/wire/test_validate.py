@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +25,7 @@ from wire.scoring import ScoreRequest
 from wire.validate import RequestLimits, check_classify, check_request, check_score, commit_prefix
 
 HELLO = (Message("user", "hello"),)
+SCHEMA = ResponseFormat("json_schema", "{}")
 LIMITS = RequestLimits(max_prompt_bytes=1000)
 
 
@@ -75,6 +77,12 @@ def test_a_plain_request_passes() -> None:
             "differ",
         ),
         (GenerateRequest(messages=HELLO, response_format=ResponseFormat("json_schema")), InvalidRequest, "schema"),
+        (GenerateRequest(messages=HELLO, response_format=replace(SCHEMA, name="x" * (64 << 10))), TooLarge, "schema"),
+        (
+            GenerateRequest(messages=HELLO, response_format=replace(SCHEMA, description="x" * (64 << 10))),
+            TooLarge,
+            "schema",
+        ),
         (GenerateRequest(messages=HELLO, tools=(Tool("a b"),)), InvalidRequest, "a b"),
         (GenerateRequest(messages=HELLO, tools=(Tool("a"), Tool("a"))), InvalidRequest, "same name"),
         (GenerateRequest(messages=HELLO, tool_choice="required"), InvalidRequest, "no tools"),
