@@ -183,7 +183,8 @@ async def _deltas(
             yield delta
         return
     reader, begun = EventReader(), False
-    async with aclosing(blocks(response, lambda: answer.ended, call, meter)) as parts:
+    ended, done = (lambda: answer.ended), (lambda: answer.done)
+    async with aclosing(blocks(response, ended, done, call, meter)) as parts:
         async for block in parts:
             for data in reader.feed(block) if block else reader.end():
                 for delta in answer.event(data):
@@ -193,7 +194,7 @@ async def _deltas(
                     begun = True
                     yield None
                 if answer.done:
-                    return
+                    break
 
 
 def _committed(headers: httpx.Headers, request_id: str) -> Committed:

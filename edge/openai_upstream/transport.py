@@ -10,7 +10,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,10 @@ from wire.errors import DeadlineExceeded, Unavailable, WeirError
 from wire.service import Call, Exchange, ExchangeObserver
 
 _LAST_WORDS_S = 2.0  # after the end was said: for the usage, and for [DONE]
+# After [DONE]: for the end of the body. Closing before it closes the connection, which would be of use again.
+_BODY_END_S, _MOST_AFTER_DONE = 0.1, 64 << 10
+# Shorter than servers keep an idle connection (5 s and more), or a request meets one that is just being closed.
+_KEEP_IDLE_S = 4.0
 # What httpx lets through of addresses and proxies (in the environment) that nothing can connect to.
 _UNUSABLE = (ValueError, ImportError, OverflowError, ExceptionGroup)
 
@@ -37,7 +41,7 @@ class Asked:
 
 
 class Meter:
-    """One call's bytes and times, for the network estimate. Connecting does not count: it is done once for many.
+    """One call's bytes and times, for the network estimate. Connecting does not count, which few requests need.
 
     The time from a request's head to its answer's, which waits for no model where /models is asked for, is the
     link's round trip.
@@ -128,15 +132,18 @@ class Connection:
                 headers={"accept-encoding": "identity", "user-agent": "weir", **key},
                 follow_redirects=False,  # the key must not go elsewhere
                 verify=verify,
-                limits=httpx.Limits(max_connections=256, max_keepalive_connections=16),
+                limits=httpx.Limits(max_connections=256, max_keepalive_connections=16, keepalive_expiry=_KEEP_IDLE_S),
             )
         return self._client
 
 
 async def blocks(
-    response: httpx.Response, ended: Callable[[], bool], call: Call, meter: Meter
+    response: httpx.Response, ended: Callable[[], bool], done: Callable[[], bool], call: Call, meter: Meter
 ) -> AsyncGenerator[bytes, None]:
-    """The body as it comes, and an empty block for its end. Once the answer has ended, not for much longer."""
+    """The body as it comes, and an empty block for its end.
+
+    Once the answer has `ended`, not for much longer; once it is `done` as well, nothing more of it is given.
+    """
     _demand_plain(response)
     parts = response.aiter_raw()
     try:
@@ -162,9 +169,24 @@ async def blocks(
             if block:
                 meter.received(block)
                 yield block
+                if done():
+                    await _to_the_end(parts, call)
+                    return
         yield b""
     finally:
         await response.aclose()
+
+
+async def _to_the_end(parts: AsyncIterator[bytes], call: Call) -> None:
+    """Reads what is left of a body that says no more, which leaves its connection to the next request."""
+    left = min(call.deadline.remaining_s(), _BODY_END_S)
+    size = 0
+    with suppress(TimeoutError, httpx.HTTPError, httpx.StreamError):
+        async with asyncio.timeout(max(left, 0.0)):
+            async for part in parts:
+                size += len(part)
+                if size > _MOST_AFTER_DONE:
+                    return
 
 
 async def read_all(response: httpx.Response, call: Call, meter: Meter, most: int) -> bytes:

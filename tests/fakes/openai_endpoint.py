@@ -97,7 +97,7 @@ class OpenAiEndpoint:
     async def _answer(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raw = self._raw(asked)
         self.running += 1
-        gone = asyncio.create_task(reader.read(1))  # a client that keeps its turn sends nothing meanwhile
+        gone = asyncio.create_task(_gone(reader))
         sending = asyncio.create_task(_send(raw, writer))
         try:
             await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
@@ -144,6 +144,12 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
             return Asked(head.method.decode(), head.target.decode(), headers, json.loads(body) if body else None)
         else:
             return None
+
+
+async def _gone(reader: asyncio.StreamReader) -> None:
+    """Returns when the client has left. Reads nothing: it may be the next request."""
+    while not reader.at_eof() and reader.exception() is None:
+        await asyncio.sleep(0.005)
 
 
 async def _send(raw: Raw, writer: asyncio.StreamWriter) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from edge.http.app import HttpSettings, make_app
 from edge.openai_upstream.client import OpenAiUpstream
 from edge.openai_upstream.settings import OpenAiSettings
+from runtime.http_server import HttpServer
+from tests.fakes.inference import FakeInference
 from tests.fakes.node import soon
 from tests.fakes.openai_client import ASK, END, collect, connected, text_of
 from tests.fakes.openai_endpoint import DONE, USAGE, OpenAiEndpoint, Raw, chunk, fault
@@ -78,6 +82,47 @@ async def test_leaving_closes_the_connection() -> None:
                 await asyncio.sleep(0.01)
         assert exchanges.seen[0].code == "CANCELLED"
         assert text_of(await collect(client)) == "one two three"
+
+
+async def test_one_connection_serves_one_answer_after_the_other() -> None:
+    endpoint = OpenAiEndpoint()
+    async with connected(endpoint) as (client, _):
+        for _ in range(5):
+            assert text_of(await collect(client)) == "one two three"
+        await client.describe(soon())
+    assert (len(endpoint.generations), endpoint.connections) == (5, 1)
+
+
+async def test_one_connection_serves_a_nodes_answers_too() -> None:
+    service, peers = FakeInference(words=("one", " two")), set[str]()
+    app = make_app(service, HttpSettings())
+
+    async def seen(scope: Any, receive: Any, send: Any) -> None:
+        peers.add(str(scope.get("client")))
+        await app(scope, receive, send)
+
+    server = HttpServer(seen, "127.0.0.1:0")
+    await server.start()
+    client = OpenAiUpstream(OpenAiSettings(f"http://{server.address}/v1"))
+    try:
+        for _ in range(5):
+            assert text_of(await collect(client)) == "one two"
+    finally:
+        await client.close()
+        await server.stop()
+    assert (len(service.requests), len(peers)) == (5, 1)
+
+
+async def test_what_follows_the_end_of_an_answer_is_not_read_for_long() -> None:
+    more = (chunk("one"), END, DONE, b": more\n" * 20_000)
+    endpoint = OpenAiEndpoint(next=[Raw(200, more, hang=True), Raw(200, (chunk("one"), END, DONE), hang=True)])
+    async with connected(endpoint) as (client, _):
+        for _ in range(2):
+            began = time.monotonic()
+            assert text_of(await collect(client)) == "one"
+            assert time.monotonic() - began < 1
+        assert text_of(await collect(client)) == "one two three"
+    assert endpoint.connections == 3
 
 
 async def test_nobody_there_is_unavailable() -> None:
