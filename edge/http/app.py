@@ -25,7 +25,7 @@ from edge.http.fields import Common
 from edge.http.provenance import all_provenance, headers
 from edge.http.sse import DONE, EventStream, event, unless_gone
 from wire.deadline import Deadline
-from wire.errors import TooLarge, WeirError, http_status
+from wire.errors import TooLarge, WeirError
 from wire.messages import Delta, Final, GenerateRequest, Usage
 from wire.service import Call, InferenceService
 
@@ -62,22 +62,22 @@ async def _fault(_request: Request, error: Exception) -> Response:
     if not isinstance(error, WeirError):
         raise error
     kind = Refusal if isinstance(error, TooLarge) else JSONResponse
-    return kind(errors.body(error), http_status(error), errors.headers(error))
+    return kind(errors.body(error), errors.status(error), errors.headers(error))
 
 
 async def _unexpected(_request: Request, _error: Exception) -> Response:
     """The server logs the fault with its trace after this; its text stays here."""
     told = WeirError("an internal fault was logged on the server; the request was not answered")
-    return JSONResponse(errors.body(told), http_status(told))
+    return JSONResponse(errors.body(told), errors.status(told))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
+    if not isinstance(error, HTTPException):
+        raise error
     served = "/v1/chat/completions, /v1/completions and /v1/models"
     message = f"{request.method} {request.url.path} is not served here; see {served}"
-    return JSONResponse(
-        {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}, status
-    )
+    document = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return JSONResponse({"error": document}, error.status_code, error.headers)
 
 
 async def _alive() -> Response:

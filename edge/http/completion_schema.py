@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from edge.http.fields import Common, FieldRefused, refusal, without_neutral
-from wire.errors import InvalidRequest
+from edge.http.fields import Common, FieldRefused, Texts, refusal, said
 
 MOST_PROMPTS = 16
 MOST_ANSWERS = 16  # prompts times n
@@ -20,7 +19,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {"suffix": ("",), "best_of": (1,)}
 class CompletionRequest(Common):
     """The body of POST /v1/completions."""
 
-    prompt: str | list[str]
+    prompt: Texts
     echo: bool = False
     logprobs: int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
 
@@ -31,9 +30,7 @@ class CompletionRequest(Common):
 
 def parse(document: Any) -> CompletionRequest:
     """A JSON document as a CompletionRequest. Raises InvalidRequest naming the field at fault."""
-    if not isinstance(document, dict):
-        raise InvalidRequest("the body must be a JSON object")
-    given = without_neutral(document, _NEUTRAL)
+    given = said(document, _NEUTRAL)
     _refuse_tokens(given.get("prompt"))
     try:
         body = CompletionRequest.model_validate(given)

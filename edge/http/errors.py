@@ -7,6 +7,7 @@ from typing import Any
 from edge.http.fields import FieldRefused
 from wire.errors import (
     ContextTooLong,
+    DeadlineExceeded,
     NotFound,
     NotSupported,
     Overloaded,
@@ -30,26 +31,37 @@ _CODES: tuple[tuple[type[WeirError], str], ...] = (
 _FIELDS = frozenset(
     (
         "messages", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
-        "frequency_penalty", "repetition_penalty", "logit_bias", "top_logprobs", "response_format", "tools", "tool_choice",
+        "frequency_penalty", "repetition_penalty", "logit_bias", "top_logprobs", "response_format", "tools",
+        "tool_choice",
     )
 )  # fmt: skip
 
 
+def status(error: WeirError) -> int:
+    """The HTTP status. What is not served is the request's fault here: OpenAI's clients try a 501 again."""
+    return 400 if isinstance(error, NotSupported) else http_status(error)
+
+
 def headers(error: WeirError) -> dict[str, str]:
-    """What a client may want to know beside the document: when to come back."""
-    return {"retry-after": "1"} if isinstance(error, Overloaded | Unavailable) else {}
+    """What a client may want to know beside the document: when to come back, or that there is no point.
+
+    A request that had no answer in its time would take another engine's for as long again.
+    """
+    if isinstance(error, Overloaded | Unavailable):
+        return {"retry-after": "1"}
+    return {"x-should-retry": "false"} if isinstance(error, NotSupported | DeadlineExceeded) else {}
 
 
 def body(error: WeirError) -> dict[str, Any]:
     """The JSON document of an error."""
-    status = http_status(error)
-    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    told = status(error)
+    kind = _TYPES.get(told, "server_error" if told >= 500 else "invalid_request_error")
     if isinstance(error, Overloaded):
         kind = "rate_limit_error"
     if isinstance(error, FieldRefused):
         param, code = error.param, error.code
     else:
-        param = _param(error.message) if status < 500 else None
+        param = _param(error.message) if told < 500 else None
         code = next((code for known, code in _CODES if isinstance(error, known)), None)
     return {"error": {"message": error.message, "type": kind, "param": param, "code": code}}
 

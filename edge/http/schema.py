@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Discriminator, Field, Tag, ValidationError
 
-from edge.http.fields import HARMLESS, Common, FieldRefused, Strict, TokenCount, refusal, without_neutral
-from wire.errors import InvalidRequest
+from edge.http.fields import (
+    OBJECT,
+    WORD,
+    WORDS,
+    Common,
+    FieldRefused,
+    Strict,
+    TokenCount,
+    demand_kind,
+    member,
+    refusal,
+    said,
+    without_neutral,
+)
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
@@ -42,7 +54,7 @@ class MessageCall(Strict):
 
 class ChatMessage(Strict):
     role: str
-    content: str | list[TextPart] = ""
+    content: Annotated[Annotated[str, Tag(WORD)] | Annotated[list[TextPart], Tag(WORDS)], Discriminator(member)] = ""
     name: str = ""
     tool_calls: list[MessageCall] = Field(default_factory=list)
     tool_call_id: str = ""
@@ -93,22 +105,24 @@ class ChatRequest(Common):
     top_logprobs: int = Field(default=0, ge=0, le=20)
     response_format: Format | None = None
     tools: list[ToolSpec] = Field(default_factory=list)
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice = "auto"
+    tool_choice: Annotated[
+        Annotated[Literal["none", "auto", "required"], Tag(WORD)] | Annotated[NamedChoice, Tag(OBJECT)],
+        Discriminator(member),
+    ] = "auto"
     parallel_tool_calls: bool = False
 
 
 def parse(document: Any) -> ChatRequest:
     """A JSON document as a ChatRequest. Raises InvalidRequest naming the field at fault."""
-    if not isinstance(document, dict):
-        raise InvalidRequest("the body must be a JSON object")
-    given = without_neutral(document, NEUTRAL)
+    given = said(document, NEUTRAL)
     if "tools" not in given:
-        given = without_neutral(given, _NEUTRAL_WITHOUT_TOOLS, HARMLESS)
+        given = without_neutral(given, _NEUTRAL_WITHOUT_TOOLS)
     messages = given.get("messages")
     if isinstance(messages, list):
-        given["messages"] = [_message(message) for message in messages]
+        given["messages"] = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
     if isinstance(given.get("tools"), list):
         given["tools"] = [_tool(tool) for tool in given["tools"]]
+    demand_kind(given.get("tool_choice"), "function", "tool_choice")
     try:
         body = ChatRequest.model_validate(given)
     except ValidationError as error:
@@ -117,10 +131,13 @@ def parse(document: Any) -> ChatRequest:
     return body
 
 
-def _message(message: Any) -> Any:
+def _message(message: Any, where: str) -> Any:
     if not isinstance(message, dict):
         return message
-    kept = without_neutral(message, _MESSAGE_NEUTRAL, frozenset())
+    kept = without_neutral(message, _MESSAGE_NEUTRAL)
+    parts = kept.get("content")
+    for index, part in enumerate(parts if isinstance(parts, list) else ()):
+        demand_kind(part, "text", f"{where}.content[{index}]")
     # An assistant's turn that calls tools has no text; any other turn must have some.
     if "content" not in kept and kept.get("tool_calls"):
         kept["content"] = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,8 +15,17 @@ import pytest
 from edge.http.app import HttpSettings, make_app
 from runtime.http_server import HttpServer
 from tests.fakes.inference import FakeInference
-from wire.errors import ContextTooLong, NotFound, Overloaded, Unavailable, WeirError
-from wire.messages import TierConstraint
+from wire.errors import (
+    ContextTooLong,
+    DeadlineExceeded,
+    NotFound,
+    NotSupported,
+    Overloaded,
+    Unavailable,
+    WeirError,
+)
+from wire.messages import GenerateEvent, GenerateRequest, TierConstraint
+from wire.service import Call
 
 BODY: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -165,6 +174,8 @@ async def test_a_body_without_a_declared_length_is_bounded_too() -> None:
         (ContextTooLong("too long"), 400, "context_length_exceeded"),
         (Overloaded("full"), 429, "overloaded"),
         (Unavailable("gone"), 503, None),
+        (NotSupported("this tier does not serve tools"), 400, "not_supported"),
+        (DeadlineExceeded("too late"), 504, None),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -176,6 +187,33 @@ async def test_faults_before_the_first_word_are_http_errors(
     assert answer.status_code == status
     assert answer.json()["error"]["message"] == error.message
     assert answer.json()["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"), [(NotSupported("no"), 1), (DeadlineExceeded("late"), 1), (Unavailable("gone"), 2)]
+)
+async def test_the_official_client_tries_again_only_where_that_may_help(error: WeirError, tries: int) -> None:
+    asked = []
+
+    class Counting(FakeInference):
+        async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
+            asked.append(request)
+            async for event in super().generate(request, call):
+                yield event
+
+    async with serving(Counting(fail_before=error)) as client:
+        patient = official(client).with_options(max_retries=1)
+        with pytest.raises(openai.APIStatusError):
+            await patient.chat.completions.create(model="fake", messages=[{"role": "user", "content": "hi"}])
+    assert len(asked) == tries
+
+
+async def test_a_wrong_method_is_told_the_right_one() -> None:
+    async with serving(FakeInference()) as client:
+        answer = await client.get("/v1/chat/completions")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+        assert (await client.post("/v1/models")).headers["allow"] == "GET"
 
 
 @pytest.mark.parametrize("stream", [True, False])

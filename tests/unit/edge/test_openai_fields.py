@@ -10,7 +10,7 @@ import pytest
 from edge.http import chat, completion_schema, completions, errors, schema
 from edge.http.asking import Headers
 from edge.http.choices import copies, total
-from edge.http.fields import HARMLESS, FieldRefused
+from edge.http.fields import LABELS, FieldRefused
 from wire.errors import InvalidRequest, NotSupported, WeirError
 from wire.messages import GenerateRequest, ResponseFormat, Sampling, Tool, ToolCall, Usage
 from wire.validate import RequestLimits, check_request
@@ -90,9 +90,32 @@ def test_tools_and_their_turns_arrive() -> None:
     assert asked(tools=[TOOL], tool_choice="required", parallel_tool_calls=False).tool_choice == "required"
 
 
-@pytest.mark.parametrize("name", sorted(HARMLESS))
-def test_harmless_fields_are_accepted(name: str) -> None:
-    assert asked(**{name: "x"}) == asked()
+@pytest.mark.parametrize("name", sorted(LABELS))
+def test_labels_are_accepted_as_text(name: str) -> None:
+    assert asked(**{name: "x"}) == asked(**{name: None}) == asked()
+    for value in ({"nested": [1]}, 7, "x" * 513):
+        for error in (refused({**BODY, name: value}), refused({**TEXT, name: value}, completion_schema.parse)):
+            assert (error.param, error.code) == (name, "invalid_value")
+
+
+@pytest.mark.parametrize("service_tier", ["auto", "default"])
+def test_services_that_are_not_asked_for_are_accepted(service_tier: str) -> None:
+    off = {"store": False, "metadata": {}, "service_tier": service_tier, "prompt_cache_retention": "in_memory"}
+    assert asked(**off) == asked()
+    assert completion_schema.parse({**TEXT, **off}) == completion_schema.parse(TEXT)
+
+
+def test_services_that_are_asked_for_are_refused_by_name() -> None:
+    for name, value in (
+        ("store", True),
+        ("store", 0),
+        ("metadata", {"a": "b"}),
+        ("service_tier", "priority"),
+        ("service_tier", "flex"),
+        ("prompt_cache_retention", "24h"),
+    ):
+        for error in (refused({**BODY, name: value}), refused({**TEXT, name: value}, completion_schema.parse)):
+            assert (error.param, error.code) == (name, "unsupported_parameter")
 
 
 OFF = {"n": 1, "logprobs": False, "tools": [], "tool_choice": "none", "parallel_tool_calls": True, "functions": []}
@@ -134,6 +157,31 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"response_format": {"type": "text", "choices": ["a"]}}, "response_format.choices", None),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", None),
     ({"messages": [{"role": "user"}]}, "messages[0].content", None),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages[0].content[0].type",
+        "unsupported_value",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": ["a"]}]}]},
+        "messages[0].content[1].type",
+        "unsupported_value",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        "messages[0].content[0].text",
+        "missing_required_parameter",
+    ),
+    ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content", "invalid_value"),
+    ({"messages": [{"role": "user", "content": {"type": "text"}}]}, "messages[0].content", "invalid_value"),
+    ({"stop": ["a", 1]}, "stop[1]", "invalid_value"),
+    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type", "unsupported_value"),
+    ({"tools": [TOOL], "tool_choice": ["auto"]}, "tool_choice", "invalid_value"),
+    (
+        {"tools": [TOOL], "tool_choice": {"type": "function"}},
+        "tool_choice.function",
+        "missing_required_parameter",
+    ),
     ({"messages": [{"role": "user", "content": "x", "audio": {}}]}, "messages[0].audio", "unsupported_parameter"),
 ]
 
