@@ -22,7 +22,8 @@ from edge.front.settings import http_settings, upstream_settings
 from edge.front.updating import Shared
 from edge.front.upstream import make_upstream
 from edge.http.app import make_app
-from edge.http.classify import add_classify, add_readiness
+from edge.http.classify import add_classify
+from edge.http.readiness import add_readiness
 from edge.http.repository import add_repository
 from edge.link import UpstreamLink
 from edge.node import EdgeNode, NoUpstream
@@ -87,7 +88,7 @@ async def serve(config: EdgeConfig) -> int:
     node, longest_s = front.node, config.max_deadline_s
     add_inference(server, node, config.default_deadline_s, max_deadline_s=longest_s, classifies=node, scores=node)
     add_unserved_fleet(server)
-    face = NodeFace(node, FaceSettings(config.node, http_settings(config).streaming_rule), node)
+    face = NodeFace(node, FaceSettings(config.node, http_settings(config).streaming_rule), node, node)
     add_open_inference(server, face, config.default_deadline_s, max_deadline_s=longest_s)
     health = HealthReporter(server, others=(SERVICE_NAME,))
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -45,27 +45,6 @@ class ClassifyBody(BaseModel):
     top_labels: int = Field(0, ge=0, le=(1 << 31) - 1)
     return_logits: bool = False
     weir: WeirOptions = Field(default_factory=WeirOptions)
-
-
-class Readiness(Protocol):
-    """Of several models, which can answer: edge.node.EdgeNode."""
-
-    @property
-    def readiness(self) -> Mapping[str, bool]: ...
-
-    def model_ready(self, name: str) -> bool:
-        """Raises NotFound."""
-        ...
-
-
-def add_readiness(app: FastAPI, node: Readiness) -> None:
-    """Adds GET /readyz/{model}: 200 while that model can answer, 503 while it cannot."""
-
-    async def ready(name: str) -> Response:
-        there = node.model_ready(name)
-        return JSONResponse({"model": name, "ready": there}, 200 if there else 503)
-
-    app.add_api_route("/readyz/{name:path}", ready, methods=["GET"], response_model=None)
 
 
 def add_classify(app: FastAPI, service: Classifies, settings: HttpSettings) -> None:

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from edge.http.readiness import Readiness
 from edge.openinference import classification, generation, provenance
 from edge.openinference.generation import Answer
 from edge.openinference.inputs import wanted
@@ -53,9 +54,14 @@ class NodeFace:
     """See wire.openinference.messages.OpenInference."""
 
     def __init__(
-        self, service: InferenceService, settings: FaceSettings | None = None, classifies: Classifies | None = None
+        self,
+        service: InferenceService,
+        settings: FaceSettings | None = None,
+        classifies: Classifies | None = None,
+        readiness: Readiness | None = None,
     ) -> None:
-        self._service, self._classifies = service, classifies
+        """Without `readiness` a model is as ready as the service."""
+        self._service, self._classifies, self._readiness = service, classifies, readiness
         self._settings = settings or FaceSettings()
 
     async def server_ready(self, call: Call) -> bool:
@@ -65,8 +71,13 @@ class NodeFace:
         return ServerMetadata("weir", weir_version(), EXTENSIONS)
 
     async def model_ready(self, name: str, version: str, call: Call) -> bool:
-        await self._model(name, version, call)
-        return (await self._service.describe(call)).ready
+        if self._readiness is None:
+            await self._model(name, version, call)
+            return (await self._service.describe(call)).ready
+        ready = self._readiness.model_ready(name)
+        if version:  # which nobody knows before its engine was there
+            await self._model(name, version, call)
+        return ready
 
     async def model_metadata(self, name: str, version: str, call: Call) -> ModelMetadata:
         model = await self._model(name, version, call)
@@ -85,10 +96,11 @@ class NodeFace:
         return _response(request, model, generation.tensors(answers, names), told)
 
     async def stream(self, request: InferRequest, call: Call) -> AsyncGenerator[InferResponse, None]:
-        """A piece for each piece of text; the last has no more text, and all that is known at the end."""
+        """A piece for each piece of text, where text is wanted; the last has no more, and what is known at the end."""
         model = await self._model(request.model, request.version, call)
         if _labels(model):
-            yield await self._classify(request, model, call)
+            whole = await self._classify(request, model, call)
+            yield replace(whole, parameters={**whole.parameters, _LAST: True})
             return
         names = wanted(request.outputs, [entry.name for entry in generation.OUTPUTS])
         asked, elements = generation.to_requests(request, model.name, uuid.uuid4().hex, self._settings.max_batch)
@@ -98,7 +110,7 @@ class NodeFace:
         element = replace(elements[0], constraints=rule)
         async with aclosing(_generator(self._service.generate(element, _timed(call, asked)))) as events:
             async for event in events:
-                if isinstance(event, Delta) and event.text:
+                if isinstance(event, Delta) and event.text and "text" in names:
                     piece = Tensor("text", "BYTES", (1,), (event.text.encode(),))
                     yield _response(request, model, (piece,), {_LAST: False})
                 elif isinstance(event, Final):

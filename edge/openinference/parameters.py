@@ -86,7 +86,7 @@ def generation(given: Parameters) -> Asked:
 
 def classification(given: Parameters) -> Asked:
     """Raises InvalidRequest naming the parameter at fault."""
-    constraints, context, key, timeout_s = _routing(_checked(given, _ROUTING))
+    constraints, context, key, timeout_s = _routing(_checked(given, {**_ROUTING, **_STREAMING}))
     return Asked(constraints=constraints, context=context, idempotency_key=key, timeout_s=timeout_s)
 
 
