@@ -6,6 +6,7 @@ error in OpenAI's shape, and a client that leaves closes the answer at every tie
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -29,7 +30,9 @@ from wire.errors import TooLarge, WeirError
 from wire.messages import Delta, Final, GenerateRequest, Usage
 from wire.service import Call, InferenceService
 
+_log = logging.getLogger("weir.edge.http")
 _DESCRIBE_S = 5.0
+_UNFORESEEN = WeirError("an internal fault was logged on the server; the request was not answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,7 @@ async def _fault(_request: Request, error: Exception) -> Response:
 
 async def _unexpected(_request: Request, _error: Exception) -> Response:
     """The server logs the fault with its trace after this; its text stays here."""
-    told = WeirError("an internal fault was logged on the server; the request was not answered")
-    return JSONResponse(errors.body(told), errors.status(told))
+    return JSONResponse(errors.body(_UNFORESEEN), errors.status(_UNFORESEEN))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -206,23 +208,27 @@ def _headers(request: Request) -> Headers:
 async def _sent(choices: Choices, chunks: _Chunks, per_prompt: int, include_usage: bool) -> AsyncGenerator[bytes, None]:
     """The answers as server-sent events, `weir` in the last of them; closes `choices`."""
     finals: dict[int, Final] = {}
+    unknown = {"usage": None} if include_usage else {}  # till the last chunk, as OpenAI has it
     try:
         for chunk in chunks.begin():
-            yield event(chunk)
+            yield event({**chunk, **unknown})
         async with aclosing(choices.events()) as events:
             async for index, item in events:
                 if isinstance(item, Delta):
                     for chunk in chunks.piece(index, item):
-                        yield event(chunk)
+                        yield event({**chunk, **unknown})
                 elif isinstance(item, Final):
                     finals[index] = item
                     for chunk in _closing(chunks, index, finals, per_prompt, include_usage):
-                        yield event(chunk)
+                        yield event({**unknown, **chunk})
         if len(finals) < chunks.n:
             raise WeirError("the answer ended without saying how")
         yield DONE
     except WeirError as error:
         yield event(errors.body(error))
+    except Exception as error:  # noqa: BLE001 - the server's boundary, once the status line is out
+        _log.error("unexpected fault in a stream", exc_info=error)
+        yield event(errors.body(_UNFORESEEN))
     finally:
         await choices.aclose()
 

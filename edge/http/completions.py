@@ -10,7 +10,7 @@ from edge.http import asking
 from edge.http.asking import Headers
 from edge.http.choices import Answer, copies
 from edge.http.completion_schema import CompletionRequest
-from edge.http.logprobs import Entries, completion_shape
+from edge.http.logprobs import Entries, Offsets, completion_shape
 from edge.http.provenance import all_provenance, usage
 from wire.messages import Delta, Final, GenerateRequest, Usage
 
@@ -65,7 +65,10 @@ class Shape:
         logprobs = None
         if self.logprobs is not None:
             told = Entries(self.logprobs)
-            logprobs = completion_shape([entry for delta in answer.deltas for entry in told.take(delta)], 0)
+            pieces = [(told.take(delta), delta.text) for delta in answer.deltas]
+            offsets = Offsets()
+            begun = [offset for content, text in pieces for offset in offsets.take(content, text)]
+            logprobs = completion_shape([entry for content, _ in pieces for entry in content], begun)
         text = self.echoes[index] + answer.text
         return {"index": index, "text": text, "finish_reason": answer.end.finish_reason, "logprobs": logprobs}
 
@@ -80,11 +83,11 @@ class Stream:
     shape: Shape
     n: int
     entries: list[Entries] = field(init=False)
-    offsets: list[int] = field(init=False)
+    offsets: list[Offsets] = field(init=False)
 
     def __post_init__(self) -> None:
         self.entries = [Entries(self.shape.logprobs or 0) for _ in range(self.n)]
-        self.offsets = [0] * self.n
+        self.offsets = [Offsets() for _ in range(self.n)]
 
     def begin(self) -> list[Json]:
         return [self._chunk(index, echo) for index, echo in enumerate(self.shape.echoes) if echo]
@@ -95,9 +98,8 @@ class Stream:
         told = self.entries[index].take(delta)
         if not delta.text:
             return []
-        logprobs = completion_shape(told, self.offsets[index])
-        self.offsets[index] += sum(len(entry["token"]) for entry in told)
-        return [self._chunk(index, delta.text, logprobs)]
+        offsets = self.offsets[index].take(told, delta.text)
+        return [self._chunk(index, delta.text, completion_shape(told, offsets))]
 
     def end(self, index: int, final: Final) -> list[Json]:
         return [self._chunk(index, "", finish=final.finish_reason)]

@@ -7,12 +7,14 @@ sequence, those of a tool's call) have none. A tier that does not tell its token
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
 from wire.messages import Delta, TokenLogprob
 
 Json = dict[str, Any]
+_utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 class Entries:
@@ -47,19 +49,56 @@ def chat_shape(content: Sequence[Json]) -> Json:
     return {"content": list(content), "refusal": None}
 
 
-def completion_shape(content: Sequence[Json], offset: int) -> Json:
-    """The same for completions; `offset` is where the first token's text begins, in characters."""
-    offsets = []
-    for entry in content:
-        offsets.append(offset)
-        offset += len(entry["token"])
-    tops = [{other["token"]: other["logprob"] for other in entry["top_logprobs"]} for entry in content]
+class Offsets:
+    """Where in an answer's text each of its tokens begins, in characters. Feed it all of them, in order.
+
+    A token that ends a character which others began begins where that character does. Tokens whose bytes nobody
+    told begin, as far as is known, where the text that came with them does.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = _utf8("replace")
+        self._at = self._shown = 0
+
+    def take(self, content: Sequence[Json], text: str) -> list[int]:
+        """The offsets of these tokens, which came with `text`."""
+        self._shown += len(text)
+        offsets = []
+        for entry in content:
+            offsets.append(self._at)
+            if entry["bytes"] is not None:
+                self._at += len(self._decoder.decode(bytes(entry["bytes"])))
+        if any(entry["bytes"] is None for entry in content):
+            self._decoder.reset()
+            self._at = self._shown
+        return offsets
+
+
+def completion_shape(content: Sequence[Json], offsets: Sequence[int]) -> Json:
+    """The same for completions."""
+    tops = [_by_spelling(entry["top_logprobs"]) for entry in content]
     return {
-        "tokens": [entry["token"] for entry in content],
+        "tokens": [_spelled(entry) for entry in content],
         "token_logprobs": [entry["logprob"] for entry in content],
         "top_logprobs": tops if any(tops) else None,
-        "text_offset": offsets,
+        "text_offset": list(offsets),
     }
+
+
+def _by_spelling(others: Sequence[Json]) -> dict[str, float]:
+    """Of two tokens that spell the same, the likelier."""
+    return {_spelled(other): other["logprob"] for other in sorted(others, key=lambda other: other["logprob"])}
+
+
+def _spelled(entry: Json) -> str:
+    """A token as a text of its own: as OpenAI has it, `bytes:\\xc3` for one that is no whole characters."""
+    if entry["bytes"] is None:
+        return str(entry["token"])
+    data = bytes(entry["bytes"])
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def _entry(token_id: int, logprob: float, text: bytes | None) -> Json:

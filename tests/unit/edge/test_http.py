@@ -239,6 +239,32 @@ async def test_a_fault_after_the_first_word_ends_the_stream_with_an_error_and_wi
     assert json.loads(answer.text.split("\n\n")[-2].removeprefix("data: "))["error"]["message"] == "broke off"
 
 
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_fault_nobody_foresaw_after_the_first_word_ends_the_stream_likewise(
+    n: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = FakeInference(fail_after=(2, RuntimeError("secret")))  # type: ignore[arg-type]
+    async with serving(service) as client:
+        answer = await client.post("/v1/chat/completions", json={**BODY, "stream": True, "n": n})
+    told = json.loads(answer.text.split("\n\n")[-2].removeprefix("data: "))["error"]
+    assert (told["type"], "[DONE]" in answer.text, "secret" in answer.text) == ("server_error", False, False)
+    assert "secret" in caplog.text
+    assert service.slots_used == 0
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+async def test_usage_is_null_in_every_chunk_but_the_last_where_it_is_asked_for(path: str) -> None:
+    ask = {"model": "fake", "stream": True} | ({"prompt": "hi"} if path == "completions" else BODY)
+    async with serving(FakeInference()) as client:
+        told = await client.post(f"/v1/{path}", json={**ask, "stream_options": {"include_usage": True}})
+        plain = await client.post(f"/v1/{path}", json=ask)
+    *chunks, last = [json.loads(event.removeprefix("data: ")) for event in told.text.split("\n\n")[:-2]]
+    assert len(chunks) > 3
+    assert all(chunk["usage"] is None and chunk["choices"] for chunk in chunks)
+    assert (last["usage"]["completion_tokens"], last["choices"]) == (3, [])
+    assert "usage" not in plain.text
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_frees_its_slot_at_once(stream: bool) -> None:
     service = FakeInference(hang=True)

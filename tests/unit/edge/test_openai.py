@@ -21,7 +21,14 @@ CALLED = Final(
 )
 TOLD = (
     Delta("Gr", (1,), (-0.25,), None, (b"Gr",), ((TokenLogprob(1, -0.25, b"Gr"), TokenLogprob(9, -2.0, b"Ab")),)),
-    Delta("", (2,), (-0.5,), None, ("ü".encode()[:1],), ((),)),
+    Delta(
+        "",
+        (2,),
+        (-0.5,),
+        None,
+        ("ü".encode()[:1],),
+        ((TokenLogprob(2, -0.5, b"\xc3"), TokenLogprob(5, -0.9, b"\xe2"), TokenLogprob(6, -2.0, b"\xe2")),),
+    ),
     Delta("ü", (3,), (-0.75,), None, ("ü".encode()[1:],), ((),)),
     Delta("", (4,), (-1.0,), None, (b"STOP",), ((),)),
 )
@@ -196,12 +203,44 @@ async def test_completions_stream_with_log_probs() -> None:
     assert "".join(chunk.choices[0].text for chunk in chunks) == "Grü" == whole.choices[0].text
     logprobs = whole.choices[0].logprobs
     assert logprobs is not None
-    assert (logprobs.tokens, logprobs.token_logprobs) == (["Gr", "\ufffd", "\ufffd"], [-0.25, -0.5, -0.75])
-    assert logprobs.text_offset == [0, 2, 3]
+    assert (logprobs.tokens, logprobs.token_logprobs) == (
+        ["Gr", r"bytes:\xc3", r"bytes:\xbc"],
+        [-0.25, -0.5, -0.75],
+    )
+    assert logprobs.text_offset == [0, 2, 2]
     assert logprobs.top_logprobs is not None
-    assert logprobs.top_logprobs[0] == {"Gr": -0.25, "Ab": -2.0}
+    assert logprobs.top_logprobs == [
+        {"Gr": -0.25, "Ab": -2.0},
+        {r"bytes:\xc3": -0.5, r"bytes:\xe2": -0.9},
+        {},
+    ]
     offsets = [offset for chunk in chunks if (told := chunk.choices[0].logprobs) for offset in told.text_offset or []]
     assert offsets == logprobs.text_offset
+
+
+async def test_offsets_are_into_the_text_wherever_a_character_is_cut() -> None:
+    """text[offset:] begins with each token that is whole characters, after any number of split ones."""
+    told = "aü€x😀y".encode()
+    text, deltas = "", []
+    for end in range(1, len(told) + 1):
+        grown = told[:end].decode(errors="ignore")
+        deltas.append(Delta(grown[len(text) :], (end,), (-0.1,), None, (told[end - 1 : end],), ((),)))
+        text = grown
+    async with serving(FakeInference(deltas=tuple(deltas))) as client:
+        answer = await official(client).completions.create(model="fake", prompt="a", logprobs=0)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.text_offset == [0, 1, 1, 2, 2, 2, 3, 4, 4, 4, 4, 5]
+    for token, offset in zip(logprobs.tokens or [], logprobs.text_offset, strict=True):
+        assert token.startswith("bytes:") or answer.choices[0].text[offset:].startswith(token)
+
+
+async def test_offsets_of_tokens_nobody_spelled_are_those_of_their_text() -> None:
+    async with serving(FakeInference()) as client:
+        answer = await official(client).completions.create(model="fake", prompt="a", logprobs=0)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert (logprobs.tokens, logprobs.text_offset) == ([f"token_id:{n}" for n in range(3)], [0, 3, 7])
 
 
 async def test_completions_refuse_by_name() -> None:
