@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import onnxruntime
 
 from quantize.errors import QuantizeError
 from quantize.levels import at_level
@@ -98,7 +97,6 @@ class ServedModel:
         if wanted[1] == 1:
             raise QuantizeError("this release gives one row of logits at a time: build it anew to measure it")
         self._session, self._pool = session, RowPool(session.row_shape, 1, capacity)
-        self._options = onnxruntime.RunOptions()
         self._tokens = np.zeros((1, chunk), np.int64)
         self._seqlens, self._total = np.zeros(1, np.int32), np.array(0, np.int32)
         self._index = np.arange(chunk, dtype=np.int64).reshape(1, chunk, 1)
@@ -118,7 +116,7 @@ class ServedModel:
             bind_input(binding, f"past_key_values.{name}", array)
             bind_output(binding, f"present.{name}", array)
         bind_output(binding, "logits", self._logits[:, :count])
-        self._session.run.run_with_iobinding(binding, self._options)
+        self._session.run.run_with_iobinding(binding)
         rows: Floats = self._logits[0, :count]
         return rows
 

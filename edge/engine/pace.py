@@ -2,9 +2,9 @@
 
 A step that also prefills is to take about `factor` times what a decode step took before prompts came: one share
 for the streams, which grow meanwhile, the rest for prompts, and for those half of what the streams take at least.
-What a prompt's token costs is learned from the chunks taken, as a line over the position it stands at, because
-attention looks back over everything before it. Small chunks beside decoding and full ones without it are two
-lines: the weights are read once per chunk, so a small chunk's token costs more.
+A chunk costs what its tokens cost and what any pass costs, however few tokens it takes: the weights are read once, and
+attention goes once through everything before it. Both are learned as lines over the position, the tokens' from full
+chunks, the pass's from what small ones took beyond their tokens.
 
 Must not know: clocks, rows, sequences.
 """
@@ -13,13 +13,9 @@ from __future__ import annotations
 
 _STEP_WEIGHT = 0.2  # of the newest decode step in what a step takes
 _FORGETTING = 0.9
-_SHARE, _SHARE_WEIGHT = (
-    0.5,
-    0.1,
-)  # of what they may get that answers do get; the first guess, and the newest answer's say
-_MOST_FACTOR, _LEAST = 1.5, 2  # beyond so many times its share of the step, the floor shrinks to this
-# What tokens cost in small chunks before any was seen, against full chunks.
-_SMALL_COSTS = 2.0
+_WHOLE = 16  # tokens of a chunk whose time is its tokens', and hardly its pass's
+# Of the tokens they may get that answers do get: the first guess, and the say of the newest.
+_SHARE, _SHARE_WEIGHT = 0.5, 0.1
 
 
 class Line:
@@ -49,11 +45,11 @@ class Pace:
     """What steps of one model took, and how large the next chunk may be."""
 
     def __init__(self, factor: float = 2.3, floor: int = 4) -> None:
-        """At least `floor` tokens of some prompt are taken in every step; two, where that takes very long."""
+        """At least `floor` tokens of some prompt are taken in every step: fewer cost hardly less."""
         self._factor, self._floor = factor, floor
         self._step_s = self._calm_s = 0.0
         self._share = _SHARE
-        self._small, self._full = Line(), Line()
+        self._passes, self._tokens = Line(), Line()
 
     @property
     def step_s(self) -> float:
@@ -72,7 +68,14 @@ class Pace:
 
     def prefilled(self, tokens: int, position: int, seconds: float, *, beside: bool) -> None:
         """A chunk that began at `position` took that long; `beside`: in a step that also decoded."""
-        (self._small if beside else self._full).add(position + tokens / 2, seconds / tokens)
+        if not beside:
+            if tokens < _WHOLE and self._tokens.known:
+                return  # a pass more than tokens
+            self._tokens.add(position + tokens / 2, seconds / tokens)
+        elif self._tokens.known:
+            self._passes.add(position, max(seconds - tokens * self._tokens.at(position), 0.0))
+        else:
+            self._passes.add(position, seconds)
 
     def answered(self, produced: int, asked: int) -> None:
         """An answer ended with so many of the tokens it might have had."""
@@ -82,19 +85,9 @@ class Pace:
         """What decoding an answer of at most `asked` tokens is expected to take, as others of late did."""
         return asked * self._share * self._step_s
 
-    def token_s(self, position: int, *, beside: bool) -> float | None:
-        """What a prompt's token at `position` costs; None when no chunk was seen yet."""
-        line, other = (self._small, self._full) if beside else (self._full, self._small)
-        if line.known:
-            return line.at(position)
-        if not other.known:
-            return None
-        return other.at(position) * (_SMALL_COSTS if beside else 1 / _SMALL_COSTS)
-
     def prompt_s(self, tokens: int) -> float:
         """What prefilling a prompt takes while nothing decodes, as far as is known."""
-        cost = self.token_s(tokens // 2, beside=False)
-        return tokens * cost if cost else 0.0
+        return tokens * self._tokens.at(tokens // 2) if self._tokens.known else 0.0
 
     def chunk(self, position: int, most: int, spent_s: float = 0.0) -> int:
         """Tokens that may be taken from `position` on in a step that decodes; 0 when it has spent its time.
@@ -102,18 +95,18 @@ class Pace:
         `spent_s` is what the step's other chunks took; the first chunk gets the floor at least.
         """
         first = spent_s == 0.0
-        cost = self.token_s(position, beside=True)
-        if not self._step_s or cost is None:
-            return min(self._floor, most) if first else 0
-        share = max(self._factor * self._calm_s - self._step_s, self._step_s / 2)
-        fits = int((share - spent_s) / cost)
+        fits = self._fits(position, spent_s)
         if fits >= self._floor:
             return min(fits, most)
-        if not first:
+        return min(self._floor, most) if first else 0
+
+    def _fits(self, position: int, spent_s: float) -> int:
+        """Tokens whose pass fits into what the step has left."""
+        if not self._step_s or not self._tokens.known:
             return 0
-        # Far into a prompt every pass looks back over all of it, however few tokens it takes.
-        dear = self._floor * cost > _MOST_FACTOR * share
-        return min(_LEAST if dear else self._floor, most)
+        share = max(self._factor * self._calm_s - self._step_s, self._step_s / 2)
+        fixed = self._passes.at(position) if self._passes.known else 0.0
+        return int((share - spent_s - fixed) / self._tokens.at(position))
 
 
 def cut(left: int, wanted: int) -> int:

@@ -18,10 +18,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from runtime.ort.softmax import Softmax
 from runtime.ort.steps import Logits
-
-# Candidates looked at before the whole vocabulary is sorted for top_p.
-_FIRST_CANDIDATES = 256
 
 
 class Choice(NamedTuple):
@@ -81,11 +79,11 @@ class SamplingParams:
 
 
 class Scratch:
-    """Arrays that samplers of one thread write into, so that no token allocates the vocabulary's length."""
+    """What samplers of one thread write into, so that a greedy token allocates nothing of the vocabulary's length."""
 
     def __init__(self, vocab_size: int) -> None:
         self.shifted = np.empty(vocab_size, np.float32)
-        self.weights = np.empty(vocab_size, np.float32)
+        self.softmax = Softmax(vocab_size)
         self.cumulated = np.empty(vocab_size, np.float64)
 
 
@@ -101,7 +99,8 @@ class Sampler:
     ) -> None:
         """`prompt_ids` count as seen for the repetition penalty. `scratch` may be shared within a thread."""
         self._params, self._size = params, vocab_size
-        self._random = np.random.default_rng(params.seed) if params.temperature > 0 else None
+        # What float32 cannot tell from 0 is greedy as well.
+        self._random = np.random.default_rng(params.seed) if np.float32(params.temperature) > 0 else None
         self._scratch = scratch or Scratch(vocab_size)
         biased = [(token, bias) for token, bias in params.logit_bias.items() if 0 <= token < vocab_size]
         self._biased = np.array([token for token, _ in biased], np.intp)
@@ -114,34 +113,41 @@ class Sampler:
 
         Raises NotFinite, ConstraintFailed.
         """
-        shifted, weights = self._scratch.shifted, self._scratch.weights
         best = int(logits.argmax())
-        peak = logits[best]
-        if not np.isfinite(peak):
+        peak = float(logits[best])
+        if not math.isfinite(peak):
             raise NotFinite(f"the model's largest logit is {peak}")
-        np.subtract(logits, peak, out=shifted)
-        np.exp(shifted, out=weights)
-        total = float(weights.sum())
-        log_total = math.log(total)
-        entropy = log_total - float(weights.dot(shifted)) / total
+        # Over a whole vocabulary every pass costs; these are the fewest.
+        probabilities = self._scratch.softmax(logits)
+        logprob = math.log(probabilities[best])
+        entropy = peak - logprob - float(probabilities.dot(logits))
         if not math.isfinite(entropy):
             raise NotFinite(f"the entropy of the model's distribution is {entropy}")
-        shifted[best] = -np.inf
-        margin = -float(shifted.max())
-        shifted[best] = 0.0
-        likeliest = _top(shifted, log_total, top)
-        token = self._pick(logits, best, mask)
+        probabilities[best] = 0.0
+        second = float(probabilities[probabilities.argmax()])  # not max(), whose code no cache holds here
+        margin = logprob - math.log(second) if second > 0.0 else self._margin(logits, best, peak)
+        likeliest = _top(self._shifted(logits, peak), -logprob, top) if top > 0 else ()
+        token = self._pick(logits, best, peak, mask)
         if self._params.penalizes:
             self._counts[token] = self._counts.get(token, 0) + 1
-        return Choice(token, float(logits[token] - peak) - log_total, max(entropy, 0.0), margin, likeliest)
+        return Choice(token, float(logits[token]) - peak + logprob, max(entropy, 0.0), margin, likeliest)
 
-    def _pick(self, logits: Logits, best: int, mask: npt.NDArray[np.uint32] | None) -> int:
-        """`shifted` holds the logits less their peak, and may be overwritten."""
+    def _shifted(self, logits: Logits, peak: float) -> Logits:
+        """Logits less their peak, in an array that may be overwritten."""
+        return np.subtract(logits, np.float32(peak), out=self._scratch.shifted)
+
+    def _margin(self, logits: Logits, best: int, peak: float) -> float:
+        """Where the second likeliest token's probability is too small to be told."""
+        shifted = self._shifted(logits, peak)
+        shifted[best] = -np.inf
+        return -float(shifted.max())
+
+    def _pick(self, logits: Logits, best: int, peak: float, mask: npt.NDArray[np.uint32] | None) -> int:
         reshaped = self._params.penalizes or self._biased.size > 0
         greedy = self._random is None
         if greedy and not reshaped and (mask is None or _allows(mask, best)):
             return best
-        scores = self._scratch.shifted
+        scores = self._shifted(logits, peak)
         if reshaped:
             self._reshape(logits, scores)
         if mask is not None:
@@ -174,24 +180,24 @@ class Sampler:
             scores[self._biased] += self._bias
 
     def _draw(self, scores: Logits, random: np.random.Generator) -> int:
+        """An index into `scores`, which are overwritten."""
         params = self._params
-        scaled = self._scratch.weights[: len(scores)]
-        np.subtract(scores, scores.max(), out=scaled)
-        np.divide(scaled, np.float32(params.temperature), out=scaled)
+        np.subtract(scores, scores.max(), out=scores)
+        np.divide(scores, np.float32(params.temperature), out=scores)
+        weights = self._scratch.softmax(scores) if len(scores) == self._size else np.exp(scores)
         if params.top_p >= 1 and params.top_k == 0 and params.min_p <= 0:
-            return self._drawn(scaled, random)
-        ids = _candidates(scaled, params.top_k, params.top_p)
+            return self._drawn(weights, random)
+        ids = _candidates(scores, weights, params.top_k, params.top_p)
         if params.min_p > 0:
-            ids = ids[scaled[ids] >= np.float32(math.log(params.min_p))]
-        return int(ids[self._drawn(scaled[ids], random)])
+            ids = ids[scores[ids] >= np.float32(math.log(params.min_p))]
+        return int(ids[self._drawn(weights[ids], random)])
 
-    def _drawn(self, scaled: Logits, random: np.random.Generator) -> int:
-        """An index, drawn with weights exp(scaled), which is overwritten."""
-        np.exp(scaled, out=scaled)
-        cumulated = self._scratch.cumulated[: len(scaled)]
-        scaled.cumsum(dtype=np.float64, out=cumulated)
+    def _drawn(self, weights: Logits, random: np.random.Generator) -> int:
+        """An index, drawn by its share of `weights`."""
+        cumulated = self._scratch.cumulated[: len(weights)]
+        weights.cumsum(dtype=np.float64, out=cumulated)
         index = int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right"))
-        return min(index, len(scaled) - 1)
+        return min(index, len(weights) - 1)
 
 
 def logprob_of(logits: Logits, token_ids: Sequence[int]) -> list[float]:
@@ -210,8 +216,6 @@ def _allows(mask: npt.NDArray[np.uint32], token: int) -> bool:
 
 
 def _top(shifted: Logits, log_total: float, count: int) -> tuple[tuple[int, float], ...]:
-    if count <= 0:
-        return ()
     return tuple((int(token), float(shifted[token]) - log_total) for token in _likeliest(shifted, count)[:count])
 
 
@@ -219,26 +223,33 @@ def _ids(token_ids: Sequence[int]) -> npt.NDArray[np.intp]:
     return np.unique(np.asarray(token_ids, np.intp))
 
 
-def _candidates(scaled: Logits, top_k: int, top_p: float) -> npt.NDArray[np.intp]:
+def _candidates(scaled: Logits, weights: Logits, top_k: int, top_p: float) -> npt.NDArray[np.intp]:
     """Ids of the tokens that may be drawn: the top_k likeliest, of these the fewest that hold top_p."""
     size = len(scaled)
     k = min(top_k, size) if top_k > 0 else size
+    if k < size:
+        ids = _likeliest(scaled, k)
+    elif top_p >= 1:
+        return np.arange(size)
+    else:
+        # All that are lighter than this hold less than 1 - top_p together, so what is looked for lies above.
+        ids = _sorted(scaled, np.flatnonzero(weights >= (1 - top_p) * float(weights.sum(dtype=np.float64)) / size))
     if top_p >= 1:
-        return np.arange(size) if k == size else _likeliest(scaled, k)
+        return ids
     # With top_k the mass is that of the k likeliest.
-    whole = scaled if k == size else scaled[_likeliest(scaled, k)]
-    wanted = top_p * float(np.exp(whole).sum(dtype=np.float64))
-    count = min(k, _FIRST_CANDIDATES)
-    while True:
-        ids = _likeliest(scaled, count)
-        cumulated = np.exp(scaled[ids]).cumsum(dtype=np.float64)
-        if cumulated[-1] >= wanted or count >= k:
-            return ids[: int(np.searchsorted(cumulated, wanted, side="left")) + 1]
-        count = min(k, count * 8)
+    chosen = weights[ids] if k < size else weights
+    wanted = top_p * float(chosen.sum(dtype=np.float64))
+    cumulated = weights[ids].cumsum(dtype=np.float64)
+    return ids[: int(np.searchsorted(cumulated, wanted, side="left")) + 1]
 
 
 def _likeliest(scaled: Logits, count: int) -> npt.NDArray[np.intp]:
-    """Ids of the `count` largest, largest first; ties by id, so that equal seeds repeat."""
+    """Ids of the `count` largest, largest first."""
     ids = np.arange(len(scaled)) if count >= len(scaled) else np.argpartition(scaled, -count)[-count:]
     ids.sort()
+    return _sorted(scaled, ids)
+
+
+def _sorted(scaled: Logits, ids: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """`ids`, which rise, by what stands there, largest first; ties by id, so that equal seeds repeat."""
     return ids[np.argsort(-scaled[ids], kind="stable")]

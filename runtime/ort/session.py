@@ -88,7 +88,6 @@ class OrtStepModel:
         self._pool = RowPool(session.row_shape, slots, capacity)
         self._kept = BlockPool(self._pool, prefix_blocks, BLOCK_TOKENS)
         self.prefix_blocks = prefix_blocks
-        self._options = onnxruntime.RunOptions()
         self._prompt = np.zeros((1, prefill_chunk), np.int64)
         self._tokens = np.zeros((slots, 1), np.int64)
         self._seqlens = np.zeros(slots, np.int32)
@@ -197,7 +196,7 @@ class OrtStepModel:
 
     def _run(self, binding: Any) -> None:
         try:
-            self._session.run.run_with_iobinding(binding, self._options)
+            self._session.run.run_with_iobinding(binding)
         except Exception as error:  # the library raises bare exceptions of many kinds
             raise ModelBroken(f"ONNX Runtime failed inside a step: {error}") from error
 

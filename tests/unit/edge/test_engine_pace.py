@@ -42,26 +42,48 @@ def test_before_anything_is_known_a_prompt_gets_the_floor() -> None:
     assert learned().chunk(0, 2) == 2
 
 
+def fed(pace: Pace, pass_s: float = 0.0) -> Pace:
+    """One that knows tokens of 1 ms and passes of `pass_s`, wherever they stand."""
+    for _ in range(3):
+        pace.prefilled(128, 0, 0.128, beside=False)
+        pace.prefilled(16, 0, 0.016 + pass_s, beside=True)
+    return pace
+
+
 def test_later_prompts_of_a_step_get_what_the_first_left() -> None:
-    pace = learned()
-    pace.prefilled(16, 0, 0.016, beside=True)
+    pace = fed(learned())
     assert 37 <= pace.chunk(0, 128) <= 39
     assert 22 <= pace.chunk(0, 128, spent_s=0.015) <= 24
     assert pace.chunk(0, 128, spent_s=0.038) == 0
 
 
+def test_what_a_pass_costs_however_few_tokens_it_takes_is_no_fault_of_the_tokens() -> None:
+    pace = fed(learned(), pass_s=0.02)
+    assert 17 <= pace.chunk(0, 128) <= 19
+    for _ in range(30):
+        pace.prefilled(4, 0, 0.024, beside=True)
+    assert 17 <= pace.chunk(0, 128) <= 19, "small chunks are dear by their passes, and larger ones hardly more"
+
+
+def test_passes_cost_more_further_on() -> None:
+    pace = learned()
+    for position in range(0, 4000, 128):
+        pace.prefilled(128, position, 0.128, beside=False)
+    for position in range(0, 3000, 100):
+        pace.prefilled(4, position, 0.004 + 1e-5 * position, beside=True)
+    assert pace.chunk(0, 128) > 30
+    assert 15 <= pace.chunk(2000, 128) <= 21
+    assert pace.chunk(3900, 128) == 4
+
+
 def test_a_slow_box_still_makes_headway() -> None:
-    pace = learned(step_s=0.01)
-    pace.prefilled(16, 0, 0.05, beside=True)
+    pace = fed(learned(step_s=0.01), pass_s=0.5)
     assert pace.chunk(3000, 128) == 4
-    for _ in range(10):
-        pace.prefilled(4, 3000, 0.5, beside=True)
-    assert pace.chunk(3000, 128) == 2
+    assert pace.chunk(3000, 128, spent_s=0.5) == 0
 
 
 def test_what_streams_grow_by_is_taken_from_the_prompts_share_down_to_a_third_of_the_step() -> None:
-    pace = learned()
-    pace.prefilled(16, 0, 0.016, beside=True)
+    pace = fed(learned())
     before = pace.chunk(0, 128)
     for _ in range(40):
         pace.decoded(0.036, beside=True)

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from runtime.ort.sampling import ConstraintFailed, NotFinite, Sampler, SamplingParams, Scratch, logprob_of
+from runtime.ort.sampling import ConstraintFailed, NotFinite, Sampler, SamplingParams, Scratch, _candidates, logprob_of
 
 
 def logits_of(*probabilities: float) -> np.ndarray:
@@ -79,6 +79,24 @@ def test_top_p_leaves_the_fewest_that_hold_it() -> None:
 def test_top_p_applies_to_what_top_k_left() -> None:
     params = SamplingParams(temperature=1.0, top_p=0.6, top_k=2, seed=0)  # 0.5 of 0.8 is 0.625
     assert set(draws(params, logits_of(0.2, 0.5, 0.3))) == {1}
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 8.0])
+def test_top_p_draws_from_exactly_the_fewest_likeliest_that_hold_it(top_p: float, spread: float) -> None:
+    logits = (np.random.default_rng(5).standard_normal(3000) * spread).astype(np.float32)
+    shares = np.exp(logits.astype(np.float64) - logits.max())
+    shares /= shares.sum()
+    order = np.argsort(-shares)
+    count = int(np.searchsorted(shares[order].cumsum(), top_p)) + 1
+    found = _candidates(logits - logits.max(), shares.astype(np.float32), 0, top_p)
+    assert abs(len(found) - count) <= 1, "one may fall on the border, where float32 decides"
+    assert found.tolist() == order[: len(found)].tolist()
+
+
+def test_a_temperature_too_small_for_float32_is_greedy() -> None:
+    logits = logits_of(0.2, 0.5, 0.3)
+    assert Sampler(SamplingParams(temperature=1e-60, seed=1), 3).choose(logits).token == 1
 
 
 def test_top_p_over_a_flat_vocabulary_looks_beyond_the_first_candidates() -> None:
