@@ -2,7 +2,8 @@
 
 A streaming client may name a commit point nobody fitted. Then the nearest fitted one stands in: the
 largest below it (more has been seen than it was fitted for), else the smallest above, else the
-calibrator of finished answers with half of the risk its threshold tolerates.
+calibrator of finished answers with half of the risk its threshold tolerates. A stand-in gives no answer up
+early: how often it would be wrong to was measured for the commit rule it was fitted for.
 """
 
 from __future__ import annotations
@@ -91,7 +92,15 @@ class Calibrated:
         below = [point for point in points if point <= commit_prefix]
         if points:
             rule = prefix_rule(below[-1] if below else points[0])
-            return replace(force, prefix=choose(known, precision, self._cpu_class, rule))
+            return replace(force, prefix=_patient(choose(known, precision, self._cpu_class, rule)))
         if force.end.calibrator is None:
             return force
-        return replace(force, prefix=Choice(force.end.calibrator, (1 + force.end.threshold) / 2, force.end.fit))
+        careful = (1 + force.end.threshold) / 2
+        return replace(force, prefix=_patient(Choice(force.end.calibrator, careful, force.end.fit)))
+
+
+def _patient(choice: Choice) -> Choice:
+    """The choice without its stop levels."""
+    if choice.calibrator is None:
+        return choice
+    return replace(choice, calibrator=replace(choice.calibrator, stop_levels=()))

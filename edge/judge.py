@@ -80,8 +80,7 @@ class Judge:
         """The decision while the edge decodes; None, at little cost, where it goes on and nothing is shown yet."""
         force = self._in_force(run, Moment.DURING)
         observation = self._observe(run, Moment.DURING, force)
-        # Thresholds are none of its business, so the policy as it was set will do.
-        if nothing_to_decide(run.asked, observation, self._parts.local.view(), self._settings.policy):
+        if nothing_to_decide(run.asked, observation, self._parts.local.view(), force.prefix.stop_levels):
             run.previous_tokens = observation.tokens
             return None
         return self._decide(run, force, observation)

@@ -1,9 +1,10 @@
 """Gives a release its confidence: runs both models on the items, labels agreement, fits, writes.
 
 Per precision and commit rule one calibration: "end", from the signals of the whole answer, and
-"prefix:<tokens>", from those of its first tokens, both against whether the whole answer agreed. The
-cloud's answers serve all of them. Everything is kept in calibration.json (with the digest of every
-item, so that nobody is asked what was fitted on) and the figures in the manifest, whose id changes.
+"prefix:<tokens>", from those of its first tokens, both against whether the whole answer agreed. Each has an
+early stop, from the signals after every token (quantize.early_stop). The cloud's answers serve all of them.
+Everything is kept in calibration.json (with the digest of every item, so that nobody is asked what was
+fitted on) and the figures in the manifest, whose id changes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from quantize.agreement import BAR_QUANTILE, clears, open_bar, same_answer
 from quantize.architecture import read_source
+from quantize.early_stop import with_early_stop
 from quantize.edge_answers import EdgeAnswer, edge_answers
 from quantize.errors import QuantizeError
 from quantize.fit import SEED, Fitted, Purpose, fit
@@ -155,12 +157,13 @@ def _fit(
     here = cpu_class()
     fitted = {}
     for precision, given in answers.items():
-        for rule, signals in (
-            ("end", [answer.signals for answer in given]),
-            (f"prefix:{prefix_tokens}", [answer.early for answer in given]),
-        ):
-            purpose = Purpose(name, precision, here, rule, max_disagreement)
-            fitted[precision, rule] = fit(purpose, signals, labels[precision].agreed)
+        agreed, trajectories = labels[precision].agreed, [answer.trajectory for answer in given]
+        purpose = Purpose(name, precision, here, "end", max_disagreement)
+        end = fit(purpose, [answer.signals for answer in given], agreed)
+        shown = dataclasses.replace(purpose, commit_rule=f"prefix:{prefix_tokens}")
+        prefix = fit(shown, [answer.early for answer in given], agreed)
+        fitted[precision, purpose.commit_rule] = with_early_stop(end, end, trajectories)
+        fitted[precision, shown.commit_rule] = with_early_stop(prefix, end, trajectories, prefix_tokens)
     return fitted
 
 

@@ -25,11 +25,12 @@ _CHUNK = 128
 
 @dataclass(frozen=True, slots=True)
 class EdgeAnswer:
-    """An answer, the signals at its end and those after the first tokens."""
+    """An answer, the signals at its end, those after the first tokens, and those after every token."""
 
     text: str
     signals: Signals
     early: Signals
+    trajectory: tuple[Signals, ...] = ()
 
 
 def edge_answers(
@@ -80,16 +81,18 @@ def _answer(
 ) -> EdgeAnswer:
     stream = TextStream(tokenizer.decode, item.stop)
     pieces: list[str] = []
+    trajectory: list[Signals] = []
     signals = early = Signals()
     for token, after in steps:
         signals = after
+        trajectory.append(after)
         early = signals if signals.tokens <= prefix_tokens else early
         piece = stream.push((token,))
         pieces.append(piece.text)
         if piece.stopped:
             break
     pieces.append(stream.finish().text)
-    return EdgeAnswer("".join(pieces), signals, early)
+    return EdgeAnswer("".join(pieces), signals, early, tuple(trajectory))
 
 
 def _steps(

@@ -44,11 +44,32 @@ class Purpose:
 
 
 @dataclass(frozen=True, slots=True)
+class Model:
+    """A regression over standardized features."""
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    coefficients: NDArray[np.float64]
+    intercept: float
+
+    def of(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Confidences [n] of rows of features [n, features]."""
+        z = ((values - self.mean) / self.scale) @ self.coefficients + self.intercept
+        return 1 / (1 + np.exp(-np.clip(z, -500, 500)))
+
+
+@dataclass(frozen=True, slots=True)
 class Fitted:
-    """A calibration and the out-of-fold confidence of every item it was fitted on."""
+    """A calibration, its regression, and every item's out-of-fold confidence with the fold and regression it is from.
+
+    Item i was held out of `held_out[folds[i]]`.
+    """
 
     calibration: Calibration
     confidences: tuple[float, ...]
+    model: Model
+    folds: tuple[int, ...]
+    held_out: tuple[Model, ...]
 
 
 def fit(purpose: Purpose, signals: Sequence[Signals], agreed: Sequence[bool]) -> Fitted:
@@ -64,19 +85,18 @@ def fit_values(
 
     inputs = np.array(values, np.float64)
     labels = np.array(agreed, bool)
-    mean, scale = inputs.mean(0), inputs.std(0)
-    scale = np.where(scale > 1e-9, scale, 1.0)
-    coefficients, intercept = _regression((inputs - mean) / scale, labels)
-    held_out = _out_of_fold(inputs, labels)
+    model = _model(inputs, labels)
+    folds, models = _cross_fitted(inputs, labels)
+    held_out = np.array([models[fold].of(inputs[i : i + 1])[0] for i, fold in enumerate(folds)])
     threshold = risk_threshold(held_out.tolist(), labels.tolist(), purpose.max_disagreement)
     content = {
         "precision": purpose.precision,
         "cpu_class": purpose.cpu_class,
         "commit_rule": purpose.commit_rule,
-        "mean": tuple(map(float, mean)),
-        "scale": tuple(map(float, scale)),
-        "coefficients": tuple(map(float, coefficients)),
-        "intercept": float(intercept),
+        "mean": tuple(map(float, model.mean)),
+        "scale": tuple(map(float, model.scale)),
+        "coefficients": tuple(map(float, model.coefficients)),
+        "intercept": float(model.intercept),
         "threshold": threshold,
         "features": names,
         "n": len(labels),
@@ -89,7 +109,7 @@ def fit_values(
     }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
     calibration = Calibration(id=f"{purpose.release_name}-{digest}", **content)  # type: ignore[arg-type]
-    return Fitted(calibration, tuple(map(float, held_out)))
+    return Fitted(calibration, tuple(map(float, held_out)), model, folds, models)
 
 
 def risk_threshold(confidences: Iterable[float], agreed: Sequence[bool], alpha: float) -> float:
@@ -116,19 +136,26 @@ def _regression(standard: NDArray[np.float64], labels: NDArray[np.bool_]) -> tup
     return model.coef_[0], float(model.intercept_[0])
 
 
-def _out_of_fold(inputs: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """For every item the confidence of a regression fitted without it."""
+def _model(inputs: NDArray[np.float64], labels: NDArray[np.bool_]) -> Model:
+    mean, scale = inputs.mean(0), inputs.std(0)
+    scale = np.where(scale > 1e-9, scale, 1.0)
+    return Model(mean, scale, *_regression((inputs - mean) / scale, labels))
+
+
+def _cross_fitted(inputs: NDArray[np.float64], labels: NDArray[np.bool_]) -> tuple[tuple[int, ...], tuple[Model, ...]]:
+    """Every item's fold, and for every fold a regression fitted without it."""
     from sklearn.model_selection import StratifiedKFold
 
-    rarer = int(min(labels.sum(), len(labels) - labels.sum()))
-    result = np.full(len(labels), (labels.sum() + 1) / (len(labels) + 2))
+    count, width = inputs.shape
+    rarer = int(min(labels.sum(), count - labels.sum()))
     if rarer < 2:
-        return result
-    folds = StratifiedKFold(min(_MOST_FOLDS, rarer), shuffle=True, random_state=SEED)
-    for train, test in folds.split(inputs, labels):
-        mean, scale = inputs[train].mean(0), inputs[train].std(0)
-        scale = np.where(scale > 1e-9, scale, 1.0)
-        coefficients, intercept = _regression((inputs[train] - mean) / scale, labels[train])
-        z = ((inputs[test] - mean) / scale) @ coefficients + intercept
-        result[test] = 1 / (1 + np.exp(-np.clip(z, -500, 500)))
-    return result
+        share = (labels.sum() + 1) / (count + 2)  # never a certainty from a few items
+        constant = Model(np.zeros(width), np.ones(width), np.zeros(width), math.log(share / (1 - share)))
+        return (0,) * count, (constant,)
+    folds = np.zeros(count, int)
+    models = []
+    splits = StratifiedKFold(min(_MOST_FOLDS, rarer), shuffle=True, random_state=SEED).split(inputs, labels)
+    for number, (train, test) in enumerate(splits):
+        folds[test] = number
+        models.append(_model(inputs[train], labels[train]))
+    return tuple(folds.tolist()), tuple(models)

@@ -41,6 +41,11 @@ class Choice:
     threshold: float
     fit: Fit
 
+    @property
+    def stop_levels(self) -> tuple[float, ...]:
+        """Where to give an answer up. None of a stand-in's: its promise was measured on another CPU class."""
+        return self.calibrator.stop_levels if self.calibrator is not None and self.fit is Fit.EXACT else ()
+
 
 def choose(calibrators: Iterable[Calibrator], precision: int, cpu_class: str, commit_rule: str) -> Choice:
     """The calibrator for this precision, CPU class and commit rule, or the most careful stand-in."""
@@ -61,8 +66,13 @@ class InForce:
     prefix: Choice
 
     def policy(self, base: Policy) -> Policy:
-        """`base` with these thresholds."""
-        return replace(base, threshold_end=self.end.threshold, threshold_prefix=self.prefix.threshold)
+        """`base` with these thresholds, and the stop levels of the commit rule that is in force while decoding."""
+        return replace(
+            base,
+            threshold_end=self.end.threshold,
+            threshold_prefix=self.prefix.threshold,
+            stop_levels=self.prefix.stop_levels,
+        )
 
 
 def in_force(

@@ -97,7 +97,8 @@ class Calibrator:
 
     `mean` and `scale` standardize the features; `threshold` is the confidence under which a request
     wants to escalate. `commit_rule` is "end" or "prefix:<tokens>": the moment it was fitted for. `features` names
-    the inputs: a decoder's, unless it was fitted for a classifier (router.label_confidence).
+    the inputs: a decoder's, unless it was fitted for a classifier (router.label_confidence). `stop_levels` are the
+    levels of its running confidence under which an answer is given up (router.early_stop); none: never.
     """
 
     id: str
@@ -110,6 +111,7 @@ class Calibrator:
     intercept: float
     threshold: float
     features: tuple[str, ...] = FEATURES
+    stop_levels: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("mean", "scale", "coefficients"):

@@ -141,7 +141,7 @@ class State:
 class Policy:
     """The rules' parameters in force.
 
-    `threshold_end` and `threshold_prefix` come from the release's calibration for the precision and
+    `threshold_end`, `threshold_prefix` and `stop_levels` come from the release's calibration for the precision and
     CPU class in force. `directive_threshold` is an operator's floor. A request of value v > 1 tolerates
     1 / (1 + value_weight·(v - 1)) of the risk that a usual one does. The byte figures are estimates of
     what an escalation moves; they matter on thin links only.
@@ -151,8 +151,7 @@ class Policy:
     threshold_prefix: float = 0.7
     directive_threshold: float | None = None
     value_weight: float = 1.0
-    early_stop_confidence: float = 0.05  # under this while decoding, an answer is given up at once
-    early_stop_min_tokens: int = 4
+    stop_levels: tuple[float, ...] = ()  # of router.early_stop: under them while decoding, an answer is given up
     prefer_faster_upstream: bool = False
     faster_upstream_factor: float = 0.5  # the upstream must be expected to take less than this share
     deadline_margin_s: float = 0.2

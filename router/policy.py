@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from router.case import CLOUD_ONLY, Case, make_case
 from router.decision import Action, Decision, EdgeView, Moment, Observation, Policy, Reason, Request, State
+from router.early_stop import stop_level
 from router.possible import obstacle
 from router.wanted import WANTED, Urge, Wish
 
@@ -40,7 +41,9 @@ def decide(  # noqa: PLR0917  (the decision's whole input, in the order of docs/
     return _stay(case, Reason.CONFIDENT, firm=False)
 
 
-def nothing_to_decide(request: Request, observation: Observation, edge: EdgeView, policy: Policy) -> bool:
+def nothing_to_decide(
+    request: Request, observation: Observation, edge: EdgeView, stop_levels: tuple[float, ...]
+) -> bool:
     """Whether `decide` would say CONTINUE whatever link, upstream, budget and time are like.
 
     It may say no where that is so, never yes where it is not. Asked at every token, so that a state need not
@@ -54,11 +57,7 @@ def nothing_to_decide(request: Request, observation: Observation, edge: EdgeView
         and (prefix is None or observation.tokens < prefix)
         and request.tier != CLOUD_ONLY
         and request.needs <= edge.capabilities
-        and (
-            confidence is None
-            or observation.tokens < policy.early_stop_min_tokens
-            or max(policy.early_stop_confidence, 0.0) <= confidence <= 1
-        )
+        and (confidence is None or max(stop_level(stop_levels, observation.tokens), 0.0) <= confidence <= 1)
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from router.case import CLOUD_ONLY, EDGE_ONLY, Case
 from router.decision import Reason
+from router.early_stop import stop_level
 from router.latency import edge_forecast
 
 
@@ -90,13 +91,12 @@ def upstream_is_faster(case: Case) -> Wish | None:
 
 
 def hopeless_so_far(case: Case) -> Wish | None:
-    """While decoding: the confidence is so low that the rest of the answer will not repair it."""
-    if not case.during or case.observation.tokens < case.policy.early_stop_min_tokens:
+    """While decoding: the confidence is so low that the rest of the answer will not repair it, by the fitted levels."""
+    if not case.during or case.observation.confidence is None:  # not measured yet, which is no sign of anything
         return None
-    if case.observation.confidence is None:  # not measured yet, which is no sign of anything
-        return None
-    # An invalid confidence counts as none at all.
-    hopeless = (case.confidence or 0.0) < min(case.policy.early_stop_confidence, case.threshold)
+    level = stop_level(case.policy.stop_levels, case.observation.tokens)
+    # An invalid confidence counts as none at all. What would do as it stands is never given up.
+    hopeless = (case.confidence or 0.0) < min(level, case.threshold)
     return Wish(Urge.GO_IF_POSSIBLE, Reason.EARLY_STOP) if hopeless else None
 
 

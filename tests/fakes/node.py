@@ -45,6 +45,7 @@ CLOUD_MODEL = ModelInfo("big", "big@1.0.0+c", capabilities=(*CAPABILITIES, "json
 EDGE_WORDS = tuple(f" e{n}" for n in range(12))
 CLOUD_WORDS = tuple(f" c{n}" for n in range(6))
 THRESHOLD = 0.6
+STOP_LEVELS = (0.0, 0.0, 0.05, 0.05)  # from 4 to 15 tokens
 
 
 def signals(confidence: float, tokens: int) -> Signals:
@@ -61,7 +62,7 @@ def calibrator(rule: str, threshold: float) -> Calibrator:
     """Reads nothing but the lowest log-prob, as the logit of the confidence."""
     ones, zeros = (1.0,) * len(FEATURES), (0.0,) * len(FEATURES)
     weights = tuple(float(name == "min_logprob") for name in FEATURES)
-    return Calibrator(f"c-{rule}", 8, "any", rule, zeros, ones, weights, 0.0, threshold)
+    return Calibrator(f"c-{rule}", 8, "any", rule, zeros, ones, weights, 0.0, threshold, stop_levels=STOP_LEVELS)
 
 
 class FixedCalibrations:

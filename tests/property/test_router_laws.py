@@ -91,8 +91,7 @@ POLICIES = st.builds(
     threshold_prefix=SHARE | ANY_FLOAT,
     directive_threshold=MAYBE_SHARE,
     value_weight=SHARE | ANY_FLOAT,
-    early_stop_confidence=SHARE | ANY_FLOAT,
-    early_stop_min_tokens=st.integers(0, 10),
+    stop_levels=st.lists(SHARE | ANY_FLOAT, max_size=6).map(tuple),
     prefer_faster_upstream=st.booleans(),
     faster_upstream_factor=SHARE | ANY_FLOAT,
     deadline_margin_s=st.floats(0, 1) | ANY_FLOAT,
@@ -164,6 +163,7 @@ USUAL = st.builds(
         threshold_end=SHARE,
         threshold_prefix=SHARE,
         directive_threshold=st.none() | SHARE,
+        stop_levels=st.lists(SHARE, max_size=5).map(tuple),
         prefer_faster_upstream=st.booleans(),
     ),
 )
@@ -195,7 +195,7 @@ def test_total_and_deterministic(scene: Scene, now: float, uniform: float) -> No
 @given(SCENES)
 def test_nothing_to_decide_means_continue(scene: Scene) -> None:
     """Where nothing is to be decided, decide says CONTINUE, whatever the world is like."""
-    if nothing_to_decide(scene.request, scene.observation, scene.state.edge, scene.policy):
+    if nothing_to_decide(scene.request, scene.observation, scene.state.edge, scene.policy.stop_levels):
         assert scene.decide().action is Action.CONTINUE
 
 

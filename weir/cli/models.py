@@ -159,7 +159,8 @@ def _document(built: Built, out: Path) -> dict[str, Any]:
         "self_tests": len(manifest.self_tests),
         "calibrations": [
             {"precision": c.precision, "commit_rule": c.commit_rule, "n": c.n, "n_agree": c.n_agree, "auroc": c.auroc,
-             "threshold": c.threshold, "escalation_share": c.escalation_share}
+             "threshold": c.threshold, "escalation_share": c.escalation_share,
+             "early_stop": None if c.early_stop is None else dataclasses.asdict(c.early_stop)}
             for c in manifest.calibrations
         ],
     }  # fmt: skip
@@ -177,6 +178,13 @@ def _draw(built: Built, out: Path) -> None:
             f"{c.precision}-bit, {c.commit_rule}: {c.n_agree} of {c.n} items agree with the {c.target}, "
             f"AUROC {auroc}, threshold {c.threshold:.2f}, {c.escalation_share:.0%} escalate"
         )
+        if c.early_stop is not None:
+            stop = c.early_stop
+            lines.append(
+                f"{c.precision}-bit, {c.commit_rule}: early stop gave up {stop.false_stops} of {stop.n} held-out "
+                f"answers that end well (at most {stop.max_false_stops:.0%}) and saves {stop.tokens_saved} of "
+                f"{stop.tokens} tokens of the others"
+            )
     if built.report is not None:
         lines.append(f"report: {built.report}")
     lines.append(f"serve it: weir edge serve --releases-dir {out}")

@@ -31,7 +31,7 @@ from weir.demo.errors import DemoError
 from weir.demo.questions import Catalogue, as_records
 
 MAX_DISAGREEMENT = 0.1
-_CODE = ("quantize", "runtime.ort", "router.confidence", "runtime.tokenizer", "runtime.text")
+_CODE = ("quantize", "runtime.ort", "router.confidence", "router.early_stop", "runtime.tokenizer", "runtime.text")
 _METHOD, _HEAD = Method.RTN, HeadBits.EIGHT  # what the acts were set on
 _PAIRS = {
     False: ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"),

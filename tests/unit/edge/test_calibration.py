@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
 from edge.calibration import Calibrated
-from release.manifest import Calibration, Manifest, sealed
+from release.manifest import Calibration, EarlyStop, Manifest, read, release_id, sealed, write
 from router.calibration import UNCALIBRATED_THRESHOLD
 from router.confidence import FEATURES
 from tests.fakes.releases import write_release
@@ -77,6 +78,39 @@ def test_without_any_fitted_commit_point_the_end_stands_in_more_carefully(bare: 
     force = known.in_force(release, 8, 8)
     assert force.prefix.calibrator is not None
     assert force.prefix.threshold == 0.75
+
+
+STOP = EarlyStop((0.2, 0.3), 0.02, 100, 1, 300, 200)
+
+
+def test_an_early_stop_comes_from_the_manifest(bare: Manifest) -> None:
+    manifest = read(write(dataclasses.replace(bare, calibrations=(entry("end", 0.5, early_stop=STOP),))))
+    assert manifest.calibrations[0].early_stop == STOP
+    force = Calibrated("x86-vnni", [manifest]).in_force(manifest.id, 8, None)
+    assert force.prefix.stop_levels == (0.2, 0.3)
+
+
+def test_a_manifest_from_before_there_were_early_stops_gives_nothing_up(bare: Manifest) -> None:
+    content = json.loads(write(dataclasses.replace(bare, calibrations=(entry("end", 0.5),))))
+    del content["calibrations"][0]["early_stop"]
+    manifest = read(json.dumps({**content, "id": release_id(content)}))
+    force = Calibrated("x86-vnni", [manifest]).in_force(manifest.id, 8, None)
+    assert force.end.calibrator is not None
+    assert force.prefix.stop_levels == ()
+
+
+@pytest.mark.parametrize("tokens", [4, 8, 9])
+def test_a_commit_point_that_nobody_fitted_gives_nothing_up(bare: Manifest, tokens: int) -> None:
+    known, release = calibrated(bare, entry("end", 0.5, early_stop=STOP), entry("prefix:8", 0.8, early_stop=STOP))
+    assert known.in_force(release, 8, tokens).prefix.stop_levels == (STOP.levels if tokens == 8 else ())
+    alone, release = calibrated(bare, entry("end", 0.5, early_stop=STOP))
+    assert alone.in_force(release, 8, tokens).prefix.stop_levels == ()
+
+
+@pytest.mark.parametrize("levels", [(1.5,), (-0.1,), (0.1,) * 33])
+def test_levels_that_are_none_are_refused(levels: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="early_stop"):
+        EarlyStop(levels, 0.02, 100, 1, 300, 200)
 
 
 def test_a_calibrator_of_other_features_is_not_used(bare: Manifest) -> None:

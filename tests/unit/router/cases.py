@@ -19,7 +19,7 @@ from router.decision import (
 from router.policy import decide
 
 REQUEST = Request(commit_prefix=8, max_tokens=32)
-POLICY = Policy(threshold_end=0.6, threshold_prefix=0.7)
+POLICY = Policy(threshold_end=0.6, threshold_prefix=0.7, stop_levels=(0.0, 0.0, 0.05, 0.05))
 LINK = LinkView(rtt_s=0.05, rtt_var_s=0.01, bytes_per_s=1e6)
 UPSTREAM = UpstreamView(capabilities=frozenset({"stream"}), first_token_s=0.2, per_token_s=0.02, hops_left=2)
 EDGE = EdgeView(capabilities=frozenset({"stream"}), first_token_s=0.1, per_token_s=0.01)

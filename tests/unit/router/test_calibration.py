@@ -44,10 +44,28 @@ def test_the_lists_order_does_not_matter() -> None:
 
 
 def test_thresholds_per_precision_make_a_policy() -> None:
-    four = in_force(iter(KNOWN), 4, "x86-vnni", 8).policy(Policy(early_stop_min_tokens=2))
-    assert (four.threshold_end, four.threshold_prefix, four.early_stop_min_tokens) == (0.6, 0.75, 2)
+    four = in_force(iter(KNOWN), 4, "x86-vnni", 8).policy(Policy(value_weight=2.0))
+    assert (four.threshold_end, four.threshold_prefix, four.value_weight) == (0.6, 0.75, 2.0)
     eight = in_force(KNOWN, 8, "x86-vnni").policy(Policy())
     assert (eight.threshold_end, eight.threshold_prefix) == (0.4, 0.4)
+
+
+def test_stop_levels_are_those_of_the_commit_rule_in_force() -> None:
+    known = (
+        replace(BASE, id="e", stop_levels=(0.1, 0.2)),
+        replace(BASE, id="p", commit_rule="prefix:8", stop_levels=(0.3,)),
+    )
+    assert in_force(known, 4, "x86-vnni").policy(Policy()).stop_levels == (0.1, 0.2)
+    assert in_force(known, 4, "x86-vnni", 8).policy(Policy()).stop_levels == (0.3,)
+    assert in_force(known, 4, "x86-vnni", 9).policy(Policy()).stop_levels == ()
+
+
+def test_a_stand_in_from_another_cpu_class_gives_nothing_up() -> None:
+    """How rarely it would be wrong was measured on that class alone."""
+    known = (replace(BASE, stop_levels=(0.5,)),)
+    force = in_force(known, 4, "riscv")
+    assert force.end.calibrator is known[0]
+    assert force.policy(Policy()).stop_levels == ()
 
 
 def test_signals_are_running_aggregates() -> None:

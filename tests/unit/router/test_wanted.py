@@ -93,8 +93,25 @@ def test_what_is_not_measured_is_not_called_faster() -> None:
 
 def test_a_hopeless_generation_is_given_up_early() -> None:
     assert hopeless_so_far(case(during(4, 0.01))) == Wish(Urge.GO_IF_POSSIBLE, Reason.EARLY_STOP)
-    assert hopeless_so_far(case(during(3, 0.01))) is None, "too few tokens to tell"
+    assert hopeless_so_far(case(during(3, 0.01))) is None, "no level for so few tokens"
     assert hopeless_so_far(case(during(4, 0.2))) is None
+    assert hopeless_so_far(case(during(16, 0.01))) is None, "nor for so many"
+
+
+def test_every_length_has_the_level_of_its_bucket() -> None:
+    policy = replace(POLICY, stop_levels=(0.1, 0.2, 0.3))
+    given_up = {
+        tokens: max(c for c in (0.05, 0.15, 0.25, 0.35) if hopeless_so_far(case(during(tokens, c), policy=policy)))
+        for tokens in (1, 2, 3, 4, 7)
+    }
+    assert given_up == {1: 0.05, 2: 0.15, 3: 0.15, 4: 0.25, 7: 0.25}
+
+
+def test_without_levels_nothing_is_given_up() -> None:
+    """As with a release that was calibrated before there were any."""
+    policy = replace(POLICY, stop_levels=())
+    assert hopeless_so_far(case(during(4, 0.0), policy=policy)) is None
+    assert hopeless_so_far(case(during(4, math.nan), policy=policy)) is None
 
 
 def test_no_confidence_yet_is_no_sign_but_an_invalid_one_is_hopeless() -> None:
