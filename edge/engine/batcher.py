@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from edge.engine.job import Event, Job, Served, Ticket
 from edge.engine.lane import Lane, internal_fault
 from edge.engine.running import Running
 from edge.engine.waiting import WaitingList, rank, wait_s
-from runtime.ort.steps import ModelBroken
+from runtime.ort.steps import BLOCK_TOKENS, ModelBroken
 from wire.errors import ContextTooLong, DeadlineExceeded, Overloaded, Unavailable, WeirError
 
 _log = logging.getLogger("weir.edge.engine")
@@ -32,6 +33,8 @@ _log = logging.getLogger("weir.edge.engine")
 _IDLE_WAIT_S = 1.0
 _STEP_WEIGHT = 0.1  # of the newest step in what a step takes
 _SHED_S = 5.0
+# Positions whose memory goes between two steps that decode: more than a step takes.
+_TRIMMED_AT_ONCE = 512
 
 
 class Batcher:
@@ -66,7 +69,8 @@ class Batcher:
         self.kv_tokens_used = self.prefix_tokens = self.prefix_hit_tokens = 0
         # The decode thread's own.
         self._lanes: list[Lane] = []
-        self._entering: Running | None = None  # no longer waiting, not yet in a lane
+        self._entering: list[Running] = []  # no longer waiting, not yet in a lane
+        self._shedding: threading.Event | None = None  # what was begun to be shed for
         self._posted: list[tuple[Ticket, Event]] = []
         self._decode_steps = 0
         self._step_s = 0.0  # of late
@@ -199,33 +203,31 @@ class Batcher:
 
     def _admit(self) -> bool:
         """Waits for work and gives it rows. False when closed."""
+        self._retire()
+        self._tidy()
         with self._changed:
-            while not (self._closed or len(self._waiting) or any(lane.active for lane in self._lanes)):
+            active = sum(lane.active for lane in self._lanes)
+            if not (self._closed or len(self._waiting) or active or self._shed):
                 self._active = 0
-                self._retire()
-                self._shed_now()
-                self._count()
                 self._changed.wait(_IDLE_WAIT_S)
             if self._closed is not None:
                 return False
-            self._retire()
-            self._shed_now()
             self._forget_departed()
-            active = sum(lane.active for lane in self._lanes)
             claimed = sum(lane.claimed for lane in self._lanes)
             while active < self._slots and (running := self._waiting.take(self.kv_tokens - claimed)) is not None:
-                self._enter(running)
+                self._entering.append(running)
                 active += 1
                 claimed += running.job.claim
-            if sum(lane.held for lane in self._lanes) > self.kv_tokens:
-                for lane in self._lanes:
-                    lane.trim()
             self._active = active
+        # What takes long is done outside the lock: the event loop waits for it.
+        if self._entering:
+            while self._entering:
+                self._enter(self._entering[0])
+                del self._entering[0]
             self._count()
         return True
 
     def _enter(self, running: Running) -> None:
-        self._entering = running
         try:
             self._lane(running.job.served).admit(running)
         except ModelBroken:
@@ -233,16 +235,27 @@ class Batcher:
         except Exception:  # noqa: BLE001 - one request's fault must not end the others
             _log.exception("a request could not be given a row")
             self._post(running.ticket, internal_fault())
-        self._entering = None
 
-    def _shed_now(self) -> None:
-        if self._shed is None:
-            return
+    def _tidy(self) -> None:
+        """Gives memory back: slice by slice where streams would wait for it, else all that is to go."""
+        decoding, shed = any(lane.decoding for lane in self._lanes), self._shed
+        positions = _TRIMMED_AT_ONCE if decoding else sys.maxsize
+        if shed is not None and shed is not self._shedding:
+            self._shedding = shed
+            for lane in self._lanes:
+                lane.prefixes.forget()
+        # No more than is too much: what goes beyond that is soon taken again.
+        excess = sum(lane.rows.held for lane in self._lanes) - self.kv_tokens
+        done = True
         for lane in self._lanes:
-            lane.prefixes.forget()
-            lane.trim()
-        self._shed.set()
-        self._shed = None
+            done &= lane.prefixes.give_back(positions // BLOCK_TOKENS)
+            given = lane.rows.trim(positions if shed else max(min(excess, positions), 0))
+            excess -= given
+            done &= given < positions
+        if shed is not None and done:
+            with self._changed:
+                self._shed = self._shedding = None
+            shed.set()
 
     def _forget_departed(self) -> None:
         def stays(running: Running) -> bool:
@@ -286,11 +299,10 @@ class Batcher:
 
     def _fail_everything(self, error: WeirError) -> None:
         for lane in self._lanes:
-            if self._entering in lane.sequences:
-                self._entering = None
+            self._entering = [running for running in self._entering if running not in lane.sequences]
             lane.fail_all(error)
-        if self._entering is not None:
-            self._post(self._entering.ticket, error)
+        for running in self._entering:
+            self._post(running.ticket, error)
         with self._changed:
             self._closed = self._closed or error
             for running in self._waiting:

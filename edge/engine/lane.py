@@ -1,10 +1,9 @@
 """One loaded model at work: sequences in rows, decoded together, prefilled chunk by chunk.
 
-Invariants: decoding sequences hold rows 0 … n-1, so a step runs over the first n rows; sequences
-still in prefill, and those that are scored, hold rows from n up. When one ends, the last decoding row
-moves into its place. A step that decodes takes only as much of prompts as its pace allows, in turn. Rows
-take no more memory than what their sequences claim, once `trim` was called. A sequence that fails on its
-own (a sampler that cannot be made, logits that are no numbers, text that cannot be decoded) ends alone;
+Invariants: a step that decodes takes only as much of prompts as its pace allows, in turn; what it copies, to close up
+rows (edge.engine.rows) or from kept prefixes, ends after a share of what a decode step takes, but for one piece, and
+counts as time that prompts took. A prompt that was passed over for it goes first in the next step. A sequence that
+fails on its own (a sampler that cannot be made, logits that are no numbers, text that cannot be decoded) ends alone;
 ModelBroken passes through, for then nothing here can be trusted. Until it has ended, a sequence is one of
 `sequences`, whatever raises meanwhile: `fail_all` tells every one.
 
@@ -14,6 +13,7 @@ Must not know: threads, event loops, queues. One thread calls it.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,34 +21,50 @@ from functools import partial
 from edge.engine.job import Event, Served, Ticket
 from edge.engine.pace import Pace, cut
 from edge.engine.prefix import PrefixCache, Trail, root
+from edge.engine.rows import Rows
 from edge.engine.running import Running
 from runtime.ort.sampling import ConstraintFailed, NotFinite, Scratch
-from runtime.ort.steps import Logits, ModelBroken
+from runtime.ort.steps import BLOCK_TOKENS, Logits, ModelBroken
 from wire.errors import CannotConstrain, DeadlineExceeded, Unavailable, WeirError
 
 _log = logging.getLogger("weir.edge.engine")
 
 Post = Callable[[Ticket, Event], None]
+# Of what a decode step takes, what it may copy for beside: as much as prompts may take at least.
+_COPY_SHARE = 0.5
 
 
 class Lane:
     """The sequences of one Served. `post` takes the events they give."""
 
-    def __init__(self, served: Served, post: Post, pace: Pace | None = None, keep_answers: bool = False) -> None:
-        """`keep_answers`: an answer's KV is kept as a prefix too, not only its prompt's."""
+    def __init__(
+        self,
+        served: Served,
+        post: Post,
+        pace: Pace | None = None,
+        keep_answers: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`keep_answers`: an answer's KV is kept as a prefix too, not only its prompt's. `clock`: for costs."""
         self.served = served
         self.pace = pace or Pace()
         self.prefixes = PrefixCache(served.steps)
-        self._post, self._keep_answers = post, keep_answers
+        self.rows = Rows(served.steps)
+        self._post, self._keep_answers, self._clock = post, keep_answers, clock
         self._scratch = Scratch(served.steps.vocab_size)
         self._decoding: list[Running] = []
         self._prefilling: list[Running] = []  # the next in turn first
-        self._touched = [0] * served.steps.slots  # positions of each row that take memory
+        self._spent_s = 0.0  # of the step that runs, for prompts and copies; 0 until there was one
+        self._passed_over = False  # prompts, in the step before, for what it copied
 
     @property
     def active(self) -> int:
         """Sequences that hold a row."""
         return len(self._decoding) + len(self._prefilling)
+
+    @property
+    def decoding(self) -> bool:
+        return bool(self._decoding)
 
     @property
     def sequences(self) -> tuple[Running, ...]:
@@ -73,28 +89,14 @@ class Lane:
         """Tokens of KV that its sequences may come to."""
         return sum(sequence.job.claim for sequence in self.sequences)
 
-    @property
-    def held(self) -> int:
-        """Positions that take memory, or may come to."""
-        claims = self._claims()
-        return sum(max(touched, claim) for touched, claim in zip(self._touched, claims, strict=True))
-
     def admit(self, sequence: Running) -> None:
         """Gives a row to `sequence`. The caller sees to it that one is free."""
-        taken = {other.row for other in self._prefilling}
         served, job = self.served, sequence.job
         sequence.admitted = time.monotonic()
-        sequence.row = next(row for row in range(len(self._decoding), served.steps.slots) if row not in taken)
+        self.rows.give(sequence)
         sequence.trail = Trail(root(job.tenant, served.release, str(served.precision), served.weight_digest))
         self._prefilling.append(sequence)
         self._guarded(sequence, partial(sequence.begin, served, self._scratch))
-
-    def trim(self) -> None:
-        """Returns the memory of positions that no sequence claims."""
-        for row, claim in enumerate(self._claims()):
-            if self._touched[row] > claim:
-                self.served.steps.give_back(row, claim)
-                self._touched[row] = claim
 
     def drop_departed(self) -> None:
         """Frees the rows of cancelled sequences and of those past their deadline."""
@@ -113,9 +115,13 @@ class Lane:
 
     def step(self) -> bool:
         """One decode step over all decoding sequences, then as much prefill as fits. Says whether it decoded."""
-        decoded = bool(self._decoding)
+        decoded, self._spent_s = bool(self._decoding), 0.0
         if decoded:
             self._decode()
+            began = self._clock()
+            until = began + _COPY_SHARE * self.pace.step_s
+            if self.rows.close_up(lambda: self._clock() < until) and not self._passed_over:
+                self._spent_s = self._clock() - began
         self._prefill(beside=decoded)
         self._sweep()
         return decoded
@@ -129,60 +135,79 @@ class Lane:
 
     def _prefill(self, *, beside: bool) -> None:
         """Chunks of prompts in turn; beside decoding until the step's time is spent, else of one."""
-        spent_s = 0.0
+        any_taken = False
         for sequence in tuple(self._prefilling):
-            if sequence.ended:
-                continue
-            began, taken = time.monotonic(), True
+            taken, spent_s, began = True, self._spent_s, self._clock()
 
-            def advance(sequence: Running = sequence, spent_s: float = spent_s) -> None:
+            def advance(sequence: Running = sequence) -> None:
                 nonlocal taken
-                taken = self._advance_prompt(sequence, beside=beside, spent_s=spent_s)
+                taken = self._advance_prompt(sequence, beside)
 
             # In the list meanwhile: whatever comes out of it, the sequence is one of those that are told.
             self._guarded(sequence, advance)
-            spent_s += time.monotonic() - began
+            self._spent_s = spent_s + self._clock() - began
+            any_taken |= taken
             if taken and not sequence.decoding:
                 # To the end: long prompts take turns with short ones. One that found no room stays first.
                 self._prefilling.remove(sequence)
                 self._prefilling.append(sequence)
             if not taken or not beside:
                 break
+        self._passed_over = beside and bool(self._prefilling) and not any_taken
 
     def _decode(self) -> None:
-        began = time.monotonic()
-        logits = self.served.steps.decode(
-            [sequence.last_token for sequence in self._decoding], [sequence.length for sequence in self._decoding]
-        )
-        for sequence, row in zip(self._decoding, logits, strict=True):
-            self._grow(sequence, 1)
-            self._guarded(sequence, partial(self._take, sequence, row))
+        began = self._clock()
+        for sequence, logits in self.rows.decode():
+            self._guarded(sequence, partial(self._decoded, sequence, logits))
         self._sweep()
-        self.pace.decoded(time.monotonic() - began, beside=bool(self._prefilling))
+        self.pace.decoded(self._clock() - began, beside=bool(self._prefilling))
 
-    def _advance_prompt(self, sequence: Running, *, beside: bool, spent_s: float) -> bool:
+    def _decoded(self, sequence: Running, logits: Logits) -> None:
+        self._grow(sequence, 1)
+        if self._keep_answers and sequence.length % BLOCK_TOKENS == 0:  # block by block: never many in one step
+            self.prefixes.add(sequence.trail, sequence.token_ids, sequence.row, sequence.length)
+        self._take(sequence, logits)
+
+    def _wanted(self, position: int, most: int, beside: bool) -> int:
+        """Tokens that a chunk may have."""
+        return self.pace.chunk(position, most, self._spent_s) if beside else most
+
+    def _advance_prompt(self, sequence: Running, beside: bool) -> bool:
         """Takes a chunk of a prompt, or of a continuation that is scored; False where the step has no time left."""
         steps, prompt = self.served.steps, sequence.job.prompt_ids
+        if sequence.ended:
+            return True
         if sequence.scoring is not None and sequence.length >= len(prompt):
-            return self._score(sequence, beside, spent_s)
-        # Two tokens at least are left to prefill: the last one gives the logits, and one alone is computed otherwise.
-        before = sequence.length
-        sequence.length = self.prefixes.take(sequence.trail, prompt, sequence.row, before, len(prompt) - 2)
-        sequence.cached += sequence.length - before
-        self._touch(sequence)
-        start, most = sequence.length, steps.prefill_chunk
-        wanted = self.pace.chunk(start, most, spent_s) if beside else most
+            return self._score(sequence, beside)
+        if (copied := self._copy_prefix(sequence, beside)) and sequence.trail.more:
+            return True
+        start = sequence.length
+        wanted = 0 if sequence.trail.more else self._wanted(start, steps.prefill_chunk, beside)
         if not wanted:
-            return sequence.length > before
-        chunk = prompt[start : start + cut(len(prompt) - start, wanted)]
-        began = time.monotonic()
+            return copied
+        chunk, started = prompt[start : start + cut(len(prompt) - start, wanted)], self._clock()
         logits = steps.prefill(sequence.row, chunk, start)
-        self.pace.prefilled(len(chunk), start, time.monotonic() - began, beside=beside)
+        self.pace.prefilled(len(chunk), start, self._clock() - started, beside=beside)
         self._grow(sequence, len(chunk))
         self.prefixes.add(sequence.trail, prompt, sequence.row, sequence.length)
         if sequence.length == len(prompt):
             sequence.first = time.monotonic()
             self._prompted(sequence, logits)
+        return True
+
+    def _copy_prefix(self, sequence: Running, beside: bool) -> bool:
+        """Copies what is kept of its prompt while there is time; whether it copied."""
+        prompt, before, began = sequence.job.prompt_ids, sequence.length, self._clock()
+        until = began + _COPY_SHARE * self.pace.step_s - self._spent_s if beside else math.inf
+        # Two tokens at least are left to prefill: the last one gives the logits, and one alone is computed otherwise.
+        sequence.length = self.prefixes.take(
+            sequence.trail, prompt, sequence.row, before, len(prompt) - 2, go_on=lambda: self._clock() < until
+        )
+        sequence.cached += sequence.length - before
+        self.rows.touch(sequence.row, sequence.length)
+        if sequence.length == before:
+            return False
+        self._spent_s += self._clock() - began
         return True
 
     def _prompted(self, sequence: Running, logits: Logits) -> None:
@@ -195,19 +220,18 @@ class Lane:
         if not sequence.ended:
             self._join(sequence)
 
-    def _score(self, sequence: Running, beside: bool, spent_s: float) -> bool:
+    def _score(self, sequence: Running, beside: bool) -> bool:
         scoring, steps = sequence.scoring, self.served.steps
         assert scoring is not None
-        wanted = self.pace.chunk(sequence.length, steps.score_chunk, spent_s) if beside else steps.score_chunk
+        wanted = self._wanted(sequence.length, steps.score_chunk, beside)
         if not wanted:
             return False
         chunk, at = scoring.next_chunk(wanted)
         # Every continuation is written over the one before it, behind the prompt they share.
-        start = len(sequence.job.prompt_ids) + at
-        self._touched[sequence.row] = max(self._touched[sequence.row], start + len(chunk))
-        began = time.monotonic()
+        start, started = len(sequence.job.prompt_ids) + at, self._clock()
+        self.rows.touch(sequence.row, start + len(chunk))
         logits = steps.score(sequence.row, chunk, start)
-        self.pace.prefilled(len(chunk), start, time.monotonic() - began, beside=beside)
+        self.pace.prefilled(len(chunk), start, self._clock() - started, beside=beside)
         scoring.took(logits)
         self._end_scoring(sequence)
         return True
@@ -218,37 +242,18 @@ class Lane:
             self._post(sequence.ticket, sequence.scored(time.monotonic()))
 
     def _join(self, sequence: Running) -> None:
-        row = len(self._decoding)
         sequence.decoding = True
-        if sequence.row != row:
-            holder = next((other for other in self._prefilling if other.row == row), None)
-            if holder is None:
-                self.served.steps.move(sequence.row, row, sequence.length)
-            else:
-                length = max(sequence.length, holder.reach)
-                self.served.steps.swap(sequence.row, row, length)
-                self._touched[sequence.row] = max(self._touched[sequence.row], length)
-                holder.row = sequence.row
-            self._touched[row] = max(self._touched[row], sequence.length)
-            sequence.row = row
-        self._touch(sequence)
         self._prefilling.remove(sequence)
         self._decoding.append(sequence)
         self.pace.joined()
 
     def _sweep(self) -> None:
-        """Takes ended sequences out and closes the holes they leave."""
+        """Takes ended sequences out of their rows."""
+        for sequence in self.sequences:
+            if sequence.ended:
+                self.rows.let_go(sequence)
+        self._decoding = [sequence for sequence in self._decoding if not sequence.ended]
         self._prefilling = [sequence for sequence in self._prefilling if not sequence.ended]
-        for row in reversed(range(len(self._decoding))):
-            if not self._decoding[row].ended:
-                continue
-            last = self._decoding[-1]
-            if last.row != row:
-                self.served.steps.move(last.row, row, last.length)
-                last.row = row
-                self._decoding[row] = last
-                self._touch(last)
-            self._decoding.pop()
 
     def _guarded(self, sequence: Running, work: Callable[[], None]) -> None:
         try:
@@ -276,8 +281,6 @@ class Lane:
     def _end(self, sequence: Running, reason: str) -> None:
         ended = sequence.end(reason, time.monotonic())
         self.pace.answered(sequence.signals.tokens, sequence.job.max_tokens)
-        if self._keep_answers and sequence.length > len(sequence.job.prompt_ids):
-            self.prefixes.add(sequence.trail, sequence.token_ids, sequence.row, sequence.length)
         self._post(sequence.ticket, ended)
 
     def _fail(self, sequence: Running, error: WeirError) -> None:
@@ -286,16 +289,7 @@ class Lane:
 
     def _grow(self, sequence: Running, tokens: int) -> None:
         sequence.length += tokens
-        self._touch(sequence)
-
-    def _touch(self, sequence: Running) -> None:
-        self._touched[sequence.row] = max(self._touched[sequence.row], sequence.length)
-
-    def _claims(self) -> list[int]:
-        claims = [0] * self.served.steps.slots
-        for sequence in self.sequences:
-            claims[sequence.row] = sequence.job.claim
-        return claims
+        self.rows.touch(sequence.row, sequence.length)
 
 
 def internal_fault() -> WeirError:

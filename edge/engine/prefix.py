@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from runtime.ort.steps import BLOCK_TOKENS
 
-# So many blocks are copied into a row in one step: others' next tokens wait meanwhile.
+# So many blocks are copied into a row at once at most, whatever the time: callers that left are looked for in between.
 _COPIED_AT_ONCE = 32
 
 
@@ -81,7 +81,7 @@ class Blocks(Protocol):
     def prefix_blocks(self) -> int: ...
     def keep(self, row: int, start: int, block: int) -> None: ...
     def restore(self, block: int, row: int, start: int) -> None: ...
-    def forget(self) -> None: ...
+    def forget(self, first: int, end: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -90,6 +90,7 @@ class Trail:
 
     root: bytes
     keys: list[bytes] = field(default_factory=list)
+    more: bool = False  # of its prompt is kept than the last `take` had time for
 
     def next_key(self, token_ids: Sequence[int]) -> bytes:
         start = len(self.keys) * BLOCK_TOKENS
@@ -103,6 +104,7 @@ class PrefixCache:
         self._steps = steps
         self._index = PrefixIndex(steps.prefix_blocks)
         self._open = steps.prefix_blocks > 0
+        self._given_back: int | None = None  # blocks, while all are forgotten; nothing is kept meanwhile
         self.hit_tokens = 0
 
     @property
@@ -110,18 +112,32 @@ class PrefixCache:
         """Tokens whose KV is kept."""
         return len(self._index) * BLOCK_TOKENS
 
-    def take(self, trail: Trail, token_ids: Sequence[int], row: int, length: int, most: int) -> int:
+    def take(
+        self,
+        trail: Trail,
+        token_ids: Sequence[int],
+        row: int,
+        length: int,
+        most: int,
+        *,
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> int:
         """Copies what is kept of `token_ids` after the first `length` into `row`; how long the row is then.
 
-        At most `most` tokens are in the row then; nothing is taken in the middle of a block.
+        At most `most` tokens are in the row then; nothing is taken in the middle of a block, and no block more once
+        `go_on` says no: `trail.more` tells that there was one.
         """
-        if not self._open or length != len(trail.keys) * BLOCK_TOKENS:
+        trail.more = False
+        if not self._keeps or length != len(trail.keys) * BLOCK_TOKENS:
             return length
-        end = min(most, length + _COPIED_AT_ONCE * BLOCK_TOKENS)
-        while length + BLOCK_TOKENS <= end:
+        end = length + _COPIED_AT_ONCE * BLOCK_TOKENS
+        while length + BLOCK_TOKENS <= most:
             key = trail.next_key(token_ids)
             block = self._index.find(key)
             if block is None:
+                break
+            if length >= end or not go_on():
+                trail.more = True
                 break
             self._steps.restore(block, row, length)
             trail.keys.append(key)
@@ -132,7 +148,7 @@ class PrefixCache:
 
     def add(self, trail: Trail, token_ids: Sequence[int], row: int, length: int) -> None:
         """Keeps the whole blocks among the first `length` tokens of `row`, which are `token_ids`."""
-        if not self._open:
+        if not self._keeps:
             return
         while (len(trail.keys) + 1) * BLOCK_TOKENS <= length:
             key = trail.next_key(token_ids)
@@ -144,11 +160,25 @@ class PrefixCache:
         self._index.renew(trail.keys)
 
     def forget(self) -> None:
-        """Gives the memory of all blocks back."""
+        """Forgets all blocks. Their memory goes as `give_back` is called; nothing is kept until it has gone."""
         self._index.clear()
-        self._steps.forget()
+        self._given_back = 0
 
     def close(self) -> None:
         """Forgets, and keeps nothing more: other weights are in force."""
-        self._open = False
-        self.forget()
+        if self._open:
+            self._open = False
+            self.forget()
+
+    def give_back(self, most: int) -> bool:
+        """Returns the memory of at most `most` forgotten blocks; False where there are more."""
+        if self._given_back is not None:
+            first, blocks = self._given_back, self._steps.prefix_blocks
+            end = min(first + most, blocks)
+            self._steps.forget(first, end)
+            self._given_back = None if end == blocks else end
+        return self._given_back is None
+
+    @property
+    def _keeps(self) -> bool:
+        return self._open and self._given_back is None

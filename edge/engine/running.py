@@ -50,11 +50,6 @@ class Running:
         return self.job.max_tokens - self.signals.tokens
 
     @property
-    def reach(self) -> int:
-        """Positions of its row that matter to it."""
-        return self.job.claim if self.scoring is not None else self.length
-
-    @property
     def token_ids(self) -> Sequence[int]:
         """The prompt and what was chosen."""
         return [*self.job.prompt_ids, *self.chosen]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,17 +38,18 @@ class RowPool:
         self._memory, self.whole = _mapped((len(names), slots, shape.heads, capacity, shape.head_dim))
         self.arrays: dict[str, npt.NDArray[np.float32]] = dict(zip(names, self.whole, strict=True))
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copies the first `length` positions of one row over another."""
+    def move(self, source: int, target: int, start: int, end: int) -> None:
+        """Copies positions start … end-1 of one row to the same ones of another."""
         for array in self.whole:  # array by array: over all of them numpy would copy twice
-            array[target, :, :length] = array[source, :, :length]
+            array[target, :, start:end] = array[source, :, start:end]
 
-    def swap(self, first: int, second: int, length: int) -> None:
-        """Exchanges the first `length` positions of two rows."""
-        for array in self.whole:
-            kept = array[first, :, :length].copy()
-            array[first, :, :length] = array[second, :, :length]
-            array[second, :, :length] = kept
+    def first(self, rows: Sequence[int]) -> npt.NDArray[np.float32]:
+        """A copy of what the first positions of `rows` hold."""
+        return self.whole[:, rows, :, 0]
+
+    def put_first(self, rows: Sequence[int], held: npt.NDArray[np.float32]) -> None:
+        """Puts back what `first` gave."""
+        self.whole[:, rows, :, 0] = held
 
     def give_back(self, row: int, start: int) -> None:
         """Returns the whole pages of a row's positions from `start` on to the system; they read as zeros then."""
@@ -75,9 +77,10 @@ class BlockPool:
     def restore(self, block: int, row: int, start: int) -> None:
         self._rows[:, row, :, start : start + self._tokens] = self._blocks[block]
 
-    def forget(self) -> None:
-        """Returns all memory; every block reads as zeros then."""
-        self._memory.madvise(mmap.MADV_DONTNEED)
+    def forget(self, first: int, end: int) -> None:
+        """Returns the whole pages of blocks first … end-1; they read as zeros then."""
+        block = self._blocks[0].nbytes if len(self._blocks) else 0
+        _drop(self._memory, first * block, end * block)
 
 
 def _mapped(shape: tuple[int, ...]) -> tuple[mmap.mmap, npt.NDArray[np.float32]]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from runtime.ort.rows import BlockPool, RowPool, RowShape
-from runtime.ort.steps import BLOCK_TOKENS, Logits, ModelBroken
+from runtime.ort.steps import BLOCK_TOKENS, SITS_OUT, Logits, ModelBroken
 
 Array = npt.NDArray[Any]
 
@@ -163,20 +163,21 @@ class OrtStepModel:
     def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Logits:
         """See StepModel."""
         count = len(tokens)
+        # One that sits out is computed as if it were empty, and looks back over nothing; its first position is put back.
+        out = [row for row, length in enumerate(lengths) if length == SITS_OUT]
+        held = self._pool.first(out) if out else None
         self._tokens[:count, 0] = tokens
-        self._seqlens[:count] = lengths
+        self._seqlens[:count] = [max(length, 0) for length in lengths]
         self._total[...] = max(lengths) + 1
         self._run(self._decode_bindings[count - 1])
+        if held is not None:
+            self._pool.put_first(out, held)
         rows: Logits = self._logits[:count, 0]
         return rows
 
-    def move(self, source: int, target: int, length: int) -> None:
+    def move(self, source: int, target: int, start: int, end: int) -> None:
         """See StepModel."""
-        self._pool.move(source, target, length)
-
-    def swap(self, first: int, second: int, length: int) -> None:
-        """See StepModel."""
-        self._pool.swap(first, second, length)
+        self._pool.move(source, target, start, end)
 
     def give_back(self, row: int, start: int) -> None:
         """See StepModel."""
@@ -190,9 +191,9 @@ class OrtStepModel:
         """See StepModel."""
         self._kept.restore(block, row, start)
 
-    def forget(self) -> None:
+    def forget(self, first: int, end: int) -> None:
         """See StepModel."""
-        self._kept.forget()
+        self._kept.forget(first, end)
 
     def _run(self, binding: Any) -> None:
         try:

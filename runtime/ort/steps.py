@@ -1,7 +1,8 @@
 """What a batcher needs of a model: a pool of rows, prefill into one, a decode step over the first n.
 
-A row holds one sequence's KV cache. Decoding runs over rows 0 … n-1 without holes, so whoever owns
-the rows moves one when another ends. Not thread-safe: one thread drives a StepModel.
+A row holds one sequence's KV cache. A decode step runs over rows 0 … n-1; one in between may sit out, for the price
+of a row that decodes, so whoever owns the rows closes them up when he has time. Not thread-safe: one thread drives
+a StepModel.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ Logits = npt.NDArray[np.float32]
 
 # A prefix is kept, found and copied in blocks of so many tokens.
 BLOCK_TOKENS = 16
+SITS_OUT = -1
 
 
 class ModelBroken(RuntimeError):
@@ -54,16 +56,13 @@ class StepModel(Protocol):
     def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Logits:
         """One more token for rows 0 … n-1, whose lengths so far are `lengths`; logits [n, V].
 
+        A row whose length is SITS_OUT keeps what it holds, and its logits mean nothing; it takes memory for a position.
         The array is valid until the next step. Raises ModelBroken.
         """
         ...
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copies the first `length` positions of one row over another."""
-        ...
-
-    def swap(self, first: int, second: int, length: int) -> None:
-        """Exchanges the first `length` positions of two rows."""
+    def move(self, source: int, target: int, start: int, end: int) -> None:
+        """Copies positions start … end-1 of one row to the same ones of another."""
         ...
 
     def score(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
@@ -85,6 +84,6 @@ class StepModel(Protocol):
         """Copies a kept block to a row's positions start, start+1, …"""
         ...
 
-    def forget(self) -> None:
-        """Returns the memory of all kept blocks; what they held is lost."""
+    def forget(self, first: int, end: int) -> None:
+        """Returns the memory of blocks first … end-1; what they held is lost."""
         ...

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runtime.ort.steps import BLOCK_TOKENS, Logits, ModelBroken
+from runtime.ort.steps import BLOCK_TOKENS, SITS_OUT, Logits, ModelBroken
 
 VOCABULARY = 61
 
@@ -52,9 +52,14 @@ class FakeSteps:
     prefix_blocks: int = 0
     score_chunk: int = 3
     prefill_s: float = 0.0  # per token
+    copy_s: float = 0.0  # per token moved, restored or kept
+    give_back_s: float = 0.0  # per position of a row, and per token of a block
+    virtual: bool = False  # time passes on `clock` alone
+    now: float = 0.0
 
     rows: list[list[int]] = field(default_factory=list)
-    decode_batches: list[int] = field(default_factory=list)
+    decode_batches: list[int] = field(default_factory=list)  # rows that decoded in each step
+    spans: list[int] = field(default_factory=list)  # those that sat out in between included
     prefill_chunks: list[int] = field(default_factory=list)
     scored: list[int] = field(default_factory=list)  # tokens of each pass
     log: list[str] = field(default_factory=list)
@@ -76,7 +81,7 @@ class FakeSteps:
         self.prefill_chunks.append(len(token_ids))
         self.log.append("prefill")
         self._touch()
-        time.sleep(self.step_s + self.prefill_s * len(token_ids))
+        self._spend(self.step_s + self.prefill_s * len(token_ids))
         return self._logits([row])[0]
 
     def score(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
@@ -85,44 +90,64 @@ class FakeSteps:
         return np.stack([self.prefill(row, [token], start + at).copy() for at, token in enumerate(token_ids)])
 
     def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Logits:
-        self.decode_batches.append(len(tokens))
+        self.decode_batches.append(sum(length != SITS_OUT for length in lengths))
+        self.spans.append(len(lengths))
         self.log.append("decode")
         if self.break_at is not None and len(self.decode_batches) >= self.break_at:
             raise ModelBroken("broken on order")
         for row, (token, length) in enumerate(zip(tokens, lengths, strict=True)):
+            if length == SITS_OUT:
+                self.touched[row] = max(self.touched[row], 1)
+                continue
             del self.rows[row][length:]
             assert len(self.rows[row]) == length, f"row {row} holds {len(self.rows[row])} tokens, not {length}"
             assert length < self.capacity
             self.rows[row].append(token)
         self._touch()
-        time.sleep(self.step_s)
+        self._spend(self.step_s)
         return self._logits(range(len(tokens)))
 
-    def move(self, source: int, target: int, length: int) -> None:
-        self.rows[target] = self.rows[source][:length]
-        self._touch()
-
-    def swap(self, first: int, second: int, length: int) -> None:
-        self.rows[first], self.rows[second] = self.rows[second][:length], self.rows[first][:length]
-        self._touch()
+    def move(self, source: int, target: int, start: int, end: int) -> None:
+        assert source != target
+        assert 0 <= start <= end <= len(self.rows[source])
+        assert len(self.rows[target]) >= start, "a slice must continue where the last one ended"
+        self.rows[target][start:] = self.rows[source][start:end]
+        self._copied("move", end - start)
 
     def give_back(self, row: int, start: int) -> None:
         del self.rows[row][start:]
+        self._spend(self.give_back_s * max(self.touched[row] - start, 0))
         self.touched[row] = min(self.touched[row], start)
 
     def keep(self, row: int, start: int, block: int) -> None:
         assert 0 <= block < self.prefix_blocks
         assert len(self.rows[row]) >= start + BLOCK_TOKENS, "only whole blocks are kept"
         self.kept[block] = self.rows[row][start : start + BLOCK_TOKENS]
+        self._copied("keep", BLOCK_TOKENS)
 
     def restore(self, block: int, row: int, start: int) -> None:
         del self.rows[row][start:]
         assert len(self.rows[row]) == start, "a block must continue where the last one ended"
         self.rows[row].extend(self.kept[block])
-        self._touch()
+        self._copied("restore", BLOCK_TOKENS)
 
-    def forget(self) -> None:
-        self.kept.clear()
+    def forget(self, first: int, end: int) -> None:
+        for block in range(first, end):
+            if self.kept.pop(block, None) is not None:
+                self._spend(self.give_back_s * BLOCK_TOKENS)
+
+    def clock(self) -> float:
+        return self.now if self.virtual else time.monotonic()
+
+    def _spend(self, seconds: float) -> None:
+        self.now += seconds
+        if not self.virtual:
+            time.sleep(seconds)
+
+    def _copied(self, what: str, tokens: int) -> None:
+        self.log.append(what)
+        self._touch()
+        self._spend(self.copy_s * tokens)
 
     def _touch(self) -> None:
         self.touched = [max(far, len(row)) for far, row in zip(self.touched, self.rows, strict=True)]

@@ -18,7 +18,7 @@ SLOTS = 3
 Asked = tuple[int, str, int, int, int, int | None]
 
 _requests = st.tuples(
-    st.integers(1, 90),  # prompt tokens
+    st.integers(1, 240),  # prompt tokens
     st.sampled_from("ab"),  # tenant
     st.integers(1, 2),  # what the prompt is made of
     st.integers(1, 12),  # answer tokens
@@ -32,16 +32,26 @@ def _decode(ids: Sequence[int]) -> str:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(_requests, min_size=1, max_size=10), st.sampled_from([0, 2, 50]))
-def test_answers_do_not_depend_on_their_neighbours(requests: list[Asked], blocks: int) -> None:
-    asyncio.run(_answers_do_not_depend(requests, blocks))
+@given(
+    st.lists(_requests, min_size=1, max_size=10),
+    st.sampled_from([0, 2, 50]),
+    st.sampled_from([0.0, 0.01, 1.0]),
+    st.sampled_from([7, 1000]),
+    st.booleans(),
+)
+def test_answers_do_not_depend_on_their_neighbours(
+    requests: list[Asked], blocks: int, copy_s: float, trimmed: int, answers: bool
+) -> None:
+    asyncio.run(_answers_do_not_depend(requests, blocks, copy_s, trimmed, answers))
 
 
-async def _answers_do_not_depend(requests: list[Asked], blocks: int) -> None:
-    steps = FakeSteps(slots=SLOTS, prefix_blocks=blocks)
+async def _answers_do_not_depend(
+    requests: list[Asked], blocks: int, copy_s: float, trimmed: int, answers: bool
+) -> None:
+    steps = FakeSteps(slots=SLOTS, prefix_blocks=blocks, step_s=0.1, prefill_s=0.02, copy_s=copy_s, virtual=True)
     served = Served(steps, _decode, frozenset(), "m@1", 8, "d")
     events: dict[Ticket, list[Event]] = {}
-    lane = Lane(served, lambda ticket, event: events[ticket].append(event))
+    lane = Lane(served, lambda ticket, event: events[ticket].append(event), None, answers, steps.clock)
     arrivals, at = [], 0
     for prompt, tenant, kind, tokens, after, leaves in requests:
         at += after
@@ -59,12 +69,17 @@ async def _answers_do_not_depend(requests: list[Asked], blocks: int) -> None:
             if leaves is not None:
                 leaving[running.ticket] = step + leaves
             lane.admit(running)
-        lane.trim()
-        assert all(far >= here for far, here in zip(lane._touched, steps.touched, strict=True))
-        assert sum(lane._touched) <= lane.held == lane.claimed
+        rows, excess = lane.rows, lane.rows.held - lane.claimed
+        while rows.trim(trimmed):
+            pass
+        assert all(far >= here for far, here in zip(rows._touched, steps.touched, strict=True))
+        copied = rows._move.copied if rows._move else 0
+        assert sum(rows._touched) <= rows.held == lane.claimed + copied
+        assert copied <= excess
         lane.step()
-        assert all(far >= here for far, here in zip(lane._touched, steps.touched, strict=True))
-        assert sum(lane._touched) >= sum(sequence.length for sequence in lane.sequences)
+        assert all(far >= here for far, here in zip(rows._touched, steps.touched, strict=True))
+        assert sum(rows._touched) >= sum(sequence.length for sequence in lane.sequences)
+        assert len({sequence.row for sequence in lane.sequences}) == lane.active, "a row each"
         step += 1
         assert step < 2000, "it must end"
     for running in admitted:

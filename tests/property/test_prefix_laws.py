@@ -49,9 +49,35 @@ def test_closing_gives_everything_back_and_keeps_no_more() -> None:
     cache.add(Trail(root("t")), prompt, 0, 40)
     assert (cache.tokens, len(steps.kept)) == (32, 2)
     cache.close()
+    assert cache.tokens == 0
+    assert [cache.give_back(3), cache.give_back(3)] == [False, True], "slice by slice"
     cache.add(Trail(root("t")), prompt, 0, 40)
     assert (cache.tokens, steps.kept) == (0, {})
     assert cache.take(Trail(root("t")), prompt, 1, 0, 38) == 0
+
+
+def test_nothing_is_kept_until_what_was_forgotten_has_gone() -> None:
+    steps = FakeSteps(prefix_blocks=4, prefill_chunk=100)
+    cache, prompt = PrefixCache(steps), [1] * 40
+    steps.prefill(0, prompt, 0)
+    for kept in (0, 32):
+        cache.forget()
+        while kept and not cache.give_back(1):
+            pass
+        cache.add(Trail(root("t")), prompt, 0, 40)
+        assert cache.tokens == kept
+
+
+def test_what_there_was_no_time_to_copy_is_told_and_copied_later() -> None:
+    steps = FakeSteps(slots=2, prefix_blocks=4, prefill_chunk=100)
+    cache, prompt = PrefixCache(steps), [1] * 70
+    steps.prefill(0, prompt, 0)
+    cache.add(Trail(root("t")), prompt, 0, 70)
+    trail, looks = Trail(root("t")), iter([True, False, True, True, True])
+    length = cache.take(trail, prompt, 1, 0, 68, go_on=lambda: next(looks))
+    assert (length, trail.more) == (16, True)
+    length = cache.take(trail, prompt, 1, length, 68, go_on=lambda: next(looks))
+    assert (length, trail.more) == (64, False)
 
 
 def _common(one: list[int], other: list[int]) -> int:

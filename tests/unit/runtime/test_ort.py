@@ -13,6 +13,7 @@ from runtime.ort.generate import generate, prefill
 from runtime.ort.load import LoadedModel, load_model
 from runtime.ort.sampling import SamplingParams
 from runtime.ort.session import GraphError, OrtSession
+from runtime.ort.steps import SITS_OUT
 
 PROMPTS = ([3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6], [2])
 
@@ -62,16 +63,32 @@ def test_joining_a_running_batch_and_leaving_it_changes_nothing(model: LoadedMod
     for i in range(3):
         a.append(int(steps.decode([a[-1]], [len(PROMPTS[0]) + i])[0].argmax()))
     b = [int(prefill(steps, 3, PROMPTS[2]).argmax())]
-    steps.move(3, 1, len(PROMPTS[2]))
+    for start, end in ((0, 5), (5, len(PROMPTS[2]))):
+        steps.move(3, 1, start, end)
     for i in range(4):
         logits = steps.decode([a[-1], b[-1]], [len(PROMPTS[0]) + 3 + i, len(PROMPTS[2]) + i])
         a.append(int(logits[0].argmax()))
         b.append(int(logits[1].argmax()))
-    steps.swap(0, 1, 64)
+    steps.move(1, 0, 0, len(PROMPTS[2]) + 4)
     for i in range(4):  # the first has left; the second goes on in its row
         b.append(int(steps.decode([b[-1]], [len(PROMPTS[2]) + 4 + i])[0].argmax()))
     assert a == first[: len(a)]
     assert b == second[: len(b)]
+
+
+def test_rows_that_sit_out_keep_what_they_hold_and_change_nobody(model: LoadedModel) -> None:
+    first, second = alone(model, PROMPTS[0]), alone(model, PROMPTS[2])
+    steps, half = model.steps, 6
+    a = [int(prefill(steps, 3, PROMPTS[0]).argmax())]
+    steps.prefill(1, PROMPTS[2][:half], 0)  # a prompt in the middle of its prefill
+    for i in range(4):
+        a.append(int(steps.decode([0, 0, 0, a[-1]], [SITS_OUT] * 3 + [len(PROMPTS[0]) + i])[3].argmax()))
+    b = [int(steps.prefill(1, PROMPTS[2][half:], half).argmax())]
+    for i in range(4):
+        logits = steps.decode([0, b[-1], 0, a[-1]], [SITS_OUT, len(PROMPTS[2]) + i, SITS_OUT, len(PROMPTS[0]) + 4 + i])
+        a.append(int(logits[3].argmax()))
+        b.append(int(logits[1].argmax()))
+    assert (a, b) == (first[: len(a)], second[: len(b)])
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])
