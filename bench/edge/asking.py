@@ -1,4 +1,4 @@
-"""One request to a running node, timed: over gRPC as a stream, over HTTP as a whole.
+"""One request to a running node, timed: over gRPC as a stream, over HTTP as a whole or as a stream.
 
 The HTTP side is a plain socket: what is measured is the node, not a client library.
 """
@@ -93,21 +93,46 @@ class HttpClient:
 
     async def chat(self, model: str, text: str, tokens: int) -> tuple[float, dict[str, Any]]:
         """Seconds, and the answer's body. Raises OSError, ValueError."""
-        message = {"role": "user", "content": text}
-        body = json.dumps({"model": model, "messages": [message], "max_tokens": tokens, "temperature": 0}).encode()
+        began = time.perf_counter()
+        fields = await self._asked(_body(model, text, tokens))
+        content = await self._reader.readexactly(int(fields["content-length"]))
+        return time.perf_counter() - began, json.loads(content)
+
+    async def stream(self, model: str, text: str, tokens: int) -> float:
+        """Tokens a second after the first, of an answer whose every token is seen as it comes. Raises OSError."""
+        more = {"stream": True, "stream_options": {"include_usage": True}, "weir": {"commit_rule": AT_ONCE}}
+        await self._asked(_body(model, text, tokens) | more)
+        first, counted = 0.0, 0
+        while (line := await self._reader.readline()) != b"data: [DONE]\n":
+            if not line:
+                raise ValueError("the node broke off in the middle of a stream")
+            if line.startswith(b"data: "):
+                first = first or time.perf_counter()
+                usage = json.loads(line[6:]).get("usage")
+                counted = usage["completion_tokens"] if usage else counted
+        took = time.perf_counter() - first
+        await self._reader.readuntil(b"\r\n0\r\n\r\n")  # the last chunk: the connection is free again
+        return (counted - 1) / max(took, 1e-9)
+
+    async def _asked(self, body: dict[str, Any]) -> dict[str, str]:
+        """The header fields of a good answer."""
+        content = json.dumps(body).encode()
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nhost: {self._address}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
         )
-        began = time.perf_counter()
-        self._writer.write(head.encode() + body)
+        self._writer.write(head.encode() + content)
         status, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        content = await self._reader.readexactly(int(fields["content-length"]))
-        took = time.perf_counter() - began
         if " 200 " not in status:
-            raise ValueError(f"the node answered {status}: {content[:300].decode('utf-8', 'replace')}")
-        return took, json.loads(content)
+            told = await self._reader.readexactly(int(fields["content-length"]))
+            raise ValueError(f"the node answered {status}: {told[:300].decode('utf-8', 'replace')}")
+        return fields
+
+
+def _body(model: str, text: str, tokens: int) -> dict[str, Any]:
+    messages = [{"role": "user", "content": text}]
+    return {"model": model, "messages": messages, "max_tokens": tokens, "temperature": 0}
 
 
 def prompts_of(tokenizer: Tokenizer, tokens: int, count: int, seed: int) -> list[str]:

@@ -23,7 +23,7 @@ from release.manifest import Manifest
 
 OURS, GENAI, LLAMA = "weir", "genai", "llamacpp"
 SYMMETRIC = "genai_symmetric"  # as its builder makes weights unless told otherwise: without zero points
-_PEER_SLOTS = 8
+_PEER_SLOTS = 16
 _MOST = {GENAI: _PEER_SLOTS, LLAMA: _PEER_SLOTS, SYMMETRIC: 1}  # sequences at once
 _MEGABYTES, _TRIALS = 256, 7
 _TASK = "rounds against the peers"
@@ -176,7 +176,8 @@ def _bandwidth(plan: Plan, ids: Sequence[int], sides: Sides) -> dict[str, Any]:
     """How close a decode step comes to the time in which this box can read the weights at all."""
     own = sides.running[OURS, 4]
     manifest, shares, steps = read_manifest(plan.release), dict[str, float](), dict[str, float]()
-    readable = float(own.ask("bandwidth", megabytes=_MEGABYTES, trials=_TRIALS)["bytes_per_s"])
+    told = own.ask("bandwidth", megabytes=_MEGABYTES, trials=_TRIALS, threads=plan.threads)
+    readable = float(told["bytes_per_s"])
     for (name, bits), side in sides.running.items():
         if name == OURS:
             seconds = statistics.median(side.ask("decode", ids=ids, batch=1, tokens=plan.steps)["step_s"])

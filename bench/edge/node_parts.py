@@ -1,7 +1,6 @@
 """The node as a client meets it, against the bare engine: overhead, a long prompt, a shared prefix, first tokens.
 
-The bare engine is `edge.engine.service` in a process of its own, called without gRPC, HTTP or a cascade; the overhead
-of a single request is measured within the node, as what is left when the engine's own stages are taken off.
+The bare engine is `edge.engine.service` in a process of its own, called without gRPC, HTTP or a cascade.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 from bench.edge.asking import AT_THE_END, Heard, HttpClient, ask, chat, prompts_of
@@ -29,6 +28,7 @@ _CHOICES = 3  # candidates for each stream that must not end early
 _QUEUE = 128
 
 Told = Callable[[str], None]
+_Asked = Callable[[str], Awaitable[tuple[float, Mapping[str, float] | None]]]  # seconds, and its engine's timings
 
 
 async def measure(plan: Plan, tokenizer: Tokenizer, told: Told) -> dict[str, Any]:
@@ -83,28 +83,42 @@ def running(plan: Plan, *, long: bool = False, precision: int = 4) -> AbstractAs
 
 
 async def overhead(plan: Plan, there: Node, bare: Side, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Milliseconds of a request that its engine did not spend on it, as one client sees them.
+    """Milliseconds of a request over those the bare engine takes for the same one, as one client sees them.
 
-    Of one and the same request: two engines, or one engine twice, differ by more than is looked for. What the bare
-    engine takes for the same prompts stands beside it.
+    A stricter figure stands beside it, of one and the same request: what the client waited beyond the stages its engine
+    reports. The bare engine, too, needs some time beyond its stages. Who is asked first changes from prompt to prompt.
     """
     texts = prompts_of(tokenizer, _SHORT_TOKENS, plan.requests, plan.seed)
     model = read_manifest(plan.release).name
     taken: dict[str, list[float]] = {"bare": [], "grpc": [], "http": []}
-    extra: dict[str, list[float]] = {"grpc": [], "http": []}
+    beyond: dict[str, list[float]] = {"grpc": [], "http": []}
     async with HttpClient(there.http) as http:
+
+        async def alone(text: str) -> tuple[float, None]:
+            told = await asyncio.to_thread(bare.ask, "answers", prompts=[text], tokens=plan.answer_tokens)
+            return told["answers"][0]["total_s"], None
+
+        async def over_grpc(text: str) -> tuple[float, Mapping[str, float]]:
+            heard = await ask(there.inference, chat(text, plan.answer_tokens, AT_THE_END))
+            return heard.total_s, heard.final.timings_ms
+
+        async def over_http(text: str) -> tuple[float, Mapping[str, float]]:
+            seconds, body = await http.chat(model, text, plan.answer_tokens)
+            return seconds, body["weir"]["timings_ms"]
+
+        ways: list[tuple[str, _Asked]] = [("bare", alone), ("grpc", over_grpc), ("http", over_http)]
         for number in range(plan.rounds + 1):
             for text in texts:
-                alone = await asyncio.to_thread(bare.ask, "answers", prompts=[text], tokens=plan.answer_tokens)
-                heard = await ask(there.inference, chat(text, plan.answer_tokens, AT_THE_END))
-                http_s, body = await http.chat(model, text, plan.answer_tokens)
-                if number:
-                    taken["bare"].append(alone["answers"][0]["total_s"] * 1e3)
-                    taken["grpc"].append(heard.total_s * 1e3)
-                    taken["http"].append(http_s * 1e3)
-                    extra["grpc"].append(heard.total_s * 1e3 - _of_the_engine(heard.final.timings_ms))
-                    extra["http"].append(http_s * 1e3 - _of_the_engine(body["weir"]["timings_ms"]))
-    return {"overhead_ms": medians(extra), "request_ms": medians(taken)}
+                ways.append(ways.pop(0))
+                for name, way in ways:
+                    seconds, timings_ms = await way(text)
+                    if not number:
+                        continue
+                    taken[name].append(seconds * 1e3)
+                    if timings_ms is not None:
+                        beyond[name].append(seconds * 1e3 - _of_the_engine(timings_ms))
+    over = {name: [one - other for one, other in zip(taken[name], taken["bare"], strict=True)] for name in beyond}
+    return {"overhead_ms": medians(over), "beyond_stages_ms": medians(beyond), "request_ms": medians(taken)}
 
 
 def _of_the_engine(timings_ms: Mapping[str, float]) -> float:
@@ -115,16 +129,31 @@ def _of_the_engine(timings_ms: Mapping[str, float]) -> float:
 async def streams(plan: Plan, there: Node, bare: Side, tokenizer: Tokenizer) -> dict[str, Any]:
     """The share of decode throughput that the node costs when all slots stream, every token seen as it comes."""
     texts = await _lasting(plan, there, tokenizer, plan.streams, plan.stream_tokens)
-    figures: dict[str, list[float]] = {"bare": [], "node": []}
-    for number in range(plan.rounds + 1):
-        told = await asyncio.to_thread(bare.ask, "answers", prompts=texts, tokens=plan.stream_tokens)
-        alone = sum((one["tokens"] - 1) / max(one["total_s"] - one["first_s"], 1e-9) for one in told["answers"])
-        heard = await asyncio.gather(*(ask(there.inference, chat(text, plan.stream_tokens)) for text in texts))
-        if number:
-            figures["bare"].append(alone)
-            figures["node"].append(sum(one.decode_per_s for one in heard))
-    lost = [1 - through / alone for through, alone in zip(figures["node"], figures["bare"], strict=True)]
-    return {"overhead_16_streams": round(statistics.median(lost), 4), "streams_tokens_per_s": medians(figures, 1)}
+    model = read_manifest(plan.release).name
+    figures: dict[str, list[float]] = {"bare": [], "node": [], "http": []}
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(HttpClient(there.http)) for _ in texts]
+        for number in range(plan.rounds + 1):
+            told = await asyncio.to_thread(bare.ask, "answers", prompts=texts, tokens=plan.stream_tokens)
+            alone = sum((one["tokens"] - 1) / max(one["total_s"] - one["first_s"], 1e-9) for one in told["answers"])
+            heard = await asyncio.gather(*(ask(there.inference, chat(text, plan.stream_tokens)) for text in texts))
+            pairs = zip(clients, texts, strict=True)
+            read = await asyncio.gather(*(http.stream(model, text, plan.stream_tokens) for http, text in pairs))
+            if number:
+                figures["bare"].append(alone)
+                figures["node"].append(sum(one.decode_per_s for one in heard))
+                figures["http"].append(sum(read))
+    return {
+        "overhead_16_streams": _lost(figures, "node"),
+        "overhead_16_streams_http": _lost(figures, "http"),
+        "streams_tokens_per_s": medians(figures, 1),
+    }
+
+
+def _lost(figures: Mapping[str, Sequence[float]], way: str) -> float:
+    """The median over rounds of the share of the bare engine's throughput that is not there."""
+    pairs = zip(figures[way], figures["bare"], strict=True)
+    return round(statistics.median(1 - through / alone for through, alone in pairs), 4)
 
 
 async def gap(plan: Plan, there: Node, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -35,8 +35,8 @@ class Plan:
     gap_streams: int = 8
     gap_tokens: int = 700
     prefix_tokens: int = 512
-    load_s: float = 45.0
-    load_per_minute: float = 60.0
+    load_s: float = 90.0
+    load_per_minute: float = 80.0
     soak_s: float = 0.0
     soak_clients: int = 64
 

@@ -146,7 +146,7 @@ async def _emptied(there: Node) -> EngineStatus:
     ends = time.monotonic() + _EMPTY_S
     while True:
         status = await there.control.status(Call(Deadline.after(5.0)))
-        if not (status.active or status.queued) or time.monotonic() > ends:
+        if not (status.active or status.queued or status.kv_tokens_used) or time.monotonic() > ends:
             return status
         await asyncio.sleep(0.1)
 

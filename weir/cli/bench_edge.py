@@ -21,7 +21,10 @@ def edge(
     ] = "",
     gguf: Annotated[Path | None, typer.Option(help="The same model at 4 bits, for llama.cpp.")] = None,
     peers: Annotated[
-        str, typer.Option(help="A Python that has the peers, 'none', or empty: genai here, llama.cpp compiled once.")
+        str,
+        typer.Option(
+            help="A Python that runs the peers, 'none', or empty: genai here, llama.cpp compiled once. genai's model is built here in any case."
+        ),
     ] = "",
     only: Annotated[str, typer.Option(help="Parts to measure, with commas; default: all.")] = "",
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Interleaved rounds; medians are over them.")] = 5,

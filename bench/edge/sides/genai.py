@@ -31,13 +31,16 @@ class Genai:
 
     def prefill(self, ids: Sequence[int]) -> _Answer:
         """Seconds from a prompt to the logits after it."""
+        generator = self._generator(ids, 1, 1)
         began = time.perf_counter()
-        self._begun(ids, 1, 1).get_logits()
+        self._append(generator, ids, 1)
+        generator.get_logits()
         return {"s": time.perf_counter() - began}
 
     def decode(self, ids: Sequence[int], batch: int, tokens: int) -> _Answer:
         """Seconds of each decode step, greedy, its choice of token included."""
-        generator = self._begun(ids, batch, tokens)
+        generator = self._generator(ids, batch, tokens)
+        self._append(generator, ids, batch)
         taken: list[float] = []
         generator.generate_next_token()  # chosen from the prompt's logits: no step of its own
         while len(taken) < tokens and not generator.is_done():
@@ -46,14 +49,16 @@ class Genai:
             taken.append(time.perf_counter() - began)
         return {"step_s": taken}
 
-    def _begun(self, ids: Sequence[int], batch: int, tokens: int) -> Any:
-        import numpy as np
-
+    def _generator(self, ids: Sequence[int], batch: int, tokens: int) -> Any:
         params = self._library.GeneratorParams(self._model)
         params.set_search_options(max_length=len(ids) + tokens + 2, do_sample=False, batch_size=batch)
-        generator = self._library.Generator(self._model, params)
+        return self._library.Generator(self._model, params)
+
+    @staticmethod
+    def _append(generator: Any, ids: Sequence[int], batch: int) -> None:
+        import numpy as np
+
         generator.append_tokens(np.tile(np.asarray(ids, np.int32), (batch, 1)))
-        return generator
 
 
 def main() -> None:
