@@ -23,7 +23,7 @@ def edge(
     peers: Annotated[
         str,
         typer.Option(
-            help="A Python that runs the peers, 'none', or empty: genai here, llama.cpp compiled once. genai's model is built here in any case."
+            help="A Python to run the peers, 'none', or empty: llama.cpp compiled once. genai's model is built here anyway."
         ),
     ] = "",
     only: Annotated[str, typer.Option(help="Parts to measure, with commas; default: all.")] = "",

@@ -143,7 +143,7 @@ class Engine:
 
 
 def bandwidth(megabytes: int, trials: int, threads: int = 1) -> _Answer:
-    """Bytes a second that so many threads read of memory no cache holds: the best of `trials` by two ways of reading."""
+    """Bytes a second that so many threads read of memory no cache holds: the best of `trials`, by two ways."""
     import ctypes
 
     library = ctypes.CDLL(None)
