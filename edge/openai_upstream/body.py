@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from edge.openai_upstream.dialect import Dialect
 from wire.errors import InvalidRequest, NotSupported
 from wire.messages import GenerateRequest, Message, ResponseFormat, Sampling, TierConstraint, Tool
 from wire.service import Call
@@ -37,8 +38,8 @@ def headers(request: GenerateRequest, call: Call) -> dict[str, str]:
     return {name: value for name, value in told.items() if value and value.isascii() and value.isprintable()}
 
 
-def document(request: GenerateRequest, model: str, length_field: str) -> Json:
-    """`length_field` is what the endpoint calls the limit of tokens. Raises NotSupported, InvalidRequest."""
+def document(request: GenerateRequest, model: str, dialect: Dialect) -> Json:
+    """In the words that the endpoint is known to understand. Raises NotSupported, InvalidRequest."""
     chat = bool(request.messages)
     body: Json = {"model": model, "stream": True, "stream_options": {"include_usage": True}}
     if chat:
@@ -46,7 +47,7 @@ def document(request: GenerateRequest, model: str, length_field: str) -> Json:
     else:
         body["prompt"] = request.prompt
     if request.sampling.max_tokens is not None:
-        body[length_field if chat else "max_tokens"] = request.sampling.max_tokens
+        body[dialect.length_field if chat else "max_tokens"] = request.sampling.max_tokens
     body |= _sampling(request.sampling)
     if request.stop:
         body["stop"] = list(request.stop)
@@ -56,7 +57,8 @@ def document(request: GenerateRequest, model: str, length_field: str) -> Json:
     if request.tools and request.tool_choice != "none":
         body["tools"] = [_tool(tool) for tool in request.tools]
         body |= _choice(request.tool_choice)
-    return body
+        body["parallel_tool_calls"] = False  # an answer holds one call, as on a node; OpenAI's default is true
+    return {name: value for name, value in body.items() if name not in dialect.without}
 
 
 def _message(message: Message) -> Json:

@@ -2,8 +2,8 @@
 
 Always streams, so that the first words come early and leaving ends the work there: the connection is
 closed. One try, but for two cases in which the endpoint did nothing yet: it was busy and names a time to
-come back that fits the deadline, or it knows the limit of tokens by its other name. `describe` asks for
-the models.
+come back that fits the deadline, or it refuses a field that has another name or can be left out
+(`dialect`). `describe` asks for the models.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import httpx
 
 from edge.openai_upstream import body, faults
 from edge.openai_upstream.answer import Answer
+from edge.openai_upstream.dialect import DISPENSABLE, Dialect
 from edge.openai_upstream.events import MAX_TOTAL_BYTES, EventReader
 from edge.openai_upstream.faults import Refused
 from edge.openai_upstream.models import description, only_model
@@ -23,6 +24,7 @@ from edge.openai_upstream.settings import OpenAiSettings
 from edge.openai_upstream.transport import Asked, Connection, Meter, blocks, read_all
 from wire.classification import Classified, ClassifyRequest
 from wire.errors import (
+    InvalidRequest,
     NotSupported,
     PermissionDenied,
     PreconditionFailed,
@@ -36,7 +38,6 @@ from wire.service import Call, ExchangeObserver
 _MOST_MODELS_BYTES = 2 << 20
 _MOST_FAULT_BYTES = 64 << 10
 _NEITHER_LISTED = (404, 405, 501)
-_LENGTH_FIELDS = ("max_tokens", "max_completion_tokens")
 
 
 class OpenAiUpstream:
@@ -46,7 +47,7 @@ class OpenAiUpstream:
         self._settings, self._observer = settings, observer
         self._connection = Connection(settings)
         self._described: Description | None = None
-        self._length_field = _LENGTH_FIELDS[0]
+        self._dialect = Dialect()
 
     @property
     def target(self) -> str:
@@ -99,18 +100,19 @@ class OpenAiUpstream:
     async def _tried(
         self, request: GenerateRequest, call: Call, meter: Meter
     ) -> AsyncGenerator[Committed | Delta | Final, None]:
-        waited = renamed = False
+        waited, dialect = False, self._dialect
         while True:
             try:
-                async with aclosing(self._once(request, call, meter)) as events:
+                async with aclosing(self._once(request, dialect, call, meter)) as events:
                     async for event in events:
                         yield event
                 return
             except Refused as refused:
                 # Nothing was shown yet: a refusal is the whole answer of its try.
                 error = faults.of_status(refused, self._settings.api_key)
-                if not renamed and self._length_field == refused.parameter == _LENGTH_FIELDS[0]:
-                    renamed, self._length_field = True, _LENGTH_FIELDS[1]
+                other = dialect.after(refused.parameter(DISPENSABLE))
+                if other is not None and isinstance(error, InvalidRequest):
+                    dialect = other
                     continue
                 wait_s = refused.retry_after_s()
                 if waited or wait_s is None or refused.status != 429 or not self._fits(wait_s, call):
@@ -123,10 +125,10 @@ class OpenAiUpstream:
         return wait_s <= self._settings.max_retry_wait_s and 2 * wait_s < call.deadline.remaining_s()
 
     async def _once(
-        self, request: GenerateRequest, call: Call, meter: Meter
+        self, request: GenerateRequest, dialect: Dialect, call: Call, meter: Meter
     ) -> AsyncGenerator[Committed | Delta | Final, None]:
         """One try. Raises Refused for a status that is no success, else WeirError."""
-        document = body.document(request, self._model(request.model), self._length_field)
+        document = body.document(request, self._model(request.model), dialect)
         answer = Answer(self._connection.host, request.request_id, self._settings.api_key)
         asked = Asked("POST", body.path(request), document, body.headers(request, call))
         async with self._connection.asking(asked, call, meter) as response:
@@ -134,6 +136,7 @@ class OpenAiUpstream:
                 raise Refused(
                     response.status_code, response.headers, await read_all(response, call, meter, _MOST_FAULT_BYTES)
                 )
+            self._dialect = self._dialect.joined(dialect)
             committed = False
             async with aclosing(_deltas(response, answer, call, meter)) as deltas:
                 async for delta in deltas:

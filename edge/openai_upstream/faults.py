@@ -14,7 +14,7 @@ What an endpoint says is shown, shortened and without the key, which some of the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from wire.errors import (
@@ -70,11 +70,15 @@ class Refused(Exception):
         super().__init__(status)
         self.status, self.headers, self.document = status, headers, _document(body)
 
-    @property
-    def parameter(self) -> str:
-        """The field that the endpoint names as the one at fault."""
+    def parameter(self, mentions: Collection[str] = ()) -> str:
+        """The field that the endpoint names as the one at fault, if only by mentioning one of `mentions`."""
         fault = _fault(self.document)
-        return str(fault.get("param") or "")
+        place = _first(fault).get("loc")
+        named = fault.get("param") or (place[-1] if isinstance(place, list) and place else "")
+        if isinstance(named, str) and named:
+            return named
+        said = _said(fault, "")
+        return next((name for name in mentions if name in said), "")
 
     def retry_after_s(self) -> float | None:
         """When the endpoint asks to come back; None where it does not say, or not in seconds."""
@@ -93,6 +97,13 @@ def _fault(document: Any) -> Mapping[str, Any]:
     """OpenAI nests the fault under `error`; others put it at the top, or leave a mere text."""
     inner = document.get("error", document) if isinstance(document, dict) else document
     return inner if isinstance(inner, dict) else {"message": inner}
+
+
+def _first(fault: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first of a list of faults in `detail`, as servers made with FastAPI tell them."""
+    told = fault.get("detail")
+    first = told[0] if isinstance(told, list) and told else None
+    return first if isinstance(first, dict) else {}
 
 
 def of_status(refused: Refused, secret: str) -> WeirError:
@@ -118,12 +129,17 @@ def of_document(document: Mapping[str, Any], secret: str) -> WeirError | None:
     return kind(f"the upstream said: {_said(fault, secret) or 'an error without words'}")
 
 
+def broken(what: str) -> WeirError:
+    """The error of an answer that has another shape than it should."""
+    return Unavailable(f"the upstream's answer is broken: {what}")
+
+
 def _by_code(fault: Mapping[str, Any]) -> type[WeirError] | None:
     return _BY_CODE.get(str(fault.get("code")))
 
 
 def _said(fault: Mapping[str, Any], secret: str) -> str:
-    message = fault.get("message") or fault.get("detail")
+    message = fault.get("message") or _first(fault).get("msg") or fault.get("detail")
     said = " ".join(message.split()) if isinstance(message, str) else ""
     # Before it is shortened: half a key is still a key's half.
     hidden = said.replace(secret, "(key)") if secret else said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from edge.openai_upstream.settings import OpenAiSettings
 from tests.fakes.node import soon
 from tests.fakes.openai_client import ASK, HELLO, collect, connected, final_of, text_of
 from tests.fakes.openai_endpoint import DONE, OpenAiEndpoint, Raw, event, fault
-from wire.errors import NotSupported
+from wire.errors import InvalidRequest, NotSupported
 from wire.messages import Committed, Message, Reason, ResponseFormat, Sampling, Tier, Tool, ToolCall, Usage
 
 
@@ -133,3 +134,50 @@ async def test_the_limit_of_tokens_is_asked_for_by_the_name_that_is_known() -> N
             await collect(client, replace(ASK, sampling=Sampling(9)))
     names = [[name for name in asked.body if "tokens" in name] for asked in endpoint.generations]
     assert names == [["max_tokens"], ["max_completion_tokens"], ["max_completion_tokens"]]
+
+
+def unknown(field: str) -> Raw:
+    return fault(400, f"{field} is not known", param=field, code="unsupported_parameter")
+
+
+async def test_first_requests_at_once_each_find_the_name_that_is_known() -> None:
+    endpoint = OpenAiEndpoint(next=[replace(unknown("max_tokens"), pause_s=0.05)] * 2)
+    async with connected(endpoint) as (client, _):
+        asked = replace(ASK, sampling=Sampling(9))
+        both = await asyncio.gather(collect(client, asked), collect(client, asked))
+    assert [text_of(events) for events in both] == ["one two three"] * 2
+    assert ["max_tokens" in asked.body for asked in endpoint.generations] == [True, True, False, False]
+
+
+async def test_a_field_that_can_be_spared_is_left_out_where_it_is_refused() -> None:
+    extra = {"type": "extra_forbidden", "loc": ["body", "parallel_tool_calls"], "msg": "no such field"}
+    listed = Raw(422, (json.dumps({"detail": [extra]}).encode(),), {}, "application/json")
+    mentioned = fault(400, "Unrecognized request argument supplied: stream_options")
+    endpoint = OpenAiEndpoint(next=[mentioned, listed])
+    asked = replace(ASK, tools=(Tool("find"),))
+    async with connected(endpoint) as (client, _):
+        for _ in range(2):
+            assert text_of(await collect(client, asked)) == "one two three"
+    sent = [
+        [name in asked.body for name in ("stream_options", "parallel_tool_calls")] for asked in endpoint.generations
+    ]
+    assert sent == [[True, True], [False, True], [False, False], [False, False]]
+
+
+async def test_a_refusal_that_goes_on_is_the_requests() -> None:
+    endpoint = OpenAiEndpoint(next=[unknown("max_tokens"), *[unknown("stream_options")] * 2])
+    async with connected(endpoint) as (client, _):
+        with pytest.raises(InvalidRequest, match="is not known"):
+            await collect(client, replace(ASK, sampling=Sampling(9)))
+        await collect(client, replace(ASK, sampling=Sampling(9)))
+    # Three tries and no more; what no answer confirmed was not kept.
+    assert len(endpoint.generations) == 3 + 1
+    assert "max_tokens" in endpoint.generations[3].body
+
+
+async def test_tools_are_asked_for_one_call_at_a_time() -> None:
+    endpoint = OpenAiEndpoint()
+    async with connected(endpoint) as (client, _):
+        await collect(client, replace(ASK, tools=(Tool("find"),)))
+        await collect(client, replace(ASK, tools=(Tool("find"),), tool_choice="none"))
+    assert [asked.body.get("parallel_tool_calls") for asked in endpoint.generations] == [False, None]
