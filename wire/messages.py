@@ -210,6 +210,9 @@ class Signals:
     prompt_tokens: int = 0
 
 
+LEAST_LOGPROB = -9999.0  # what OpenAI's interface says of the impossible; JSON has no infinity
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """A token, its natural log-prob in the unmodified distribution, and its own bytes."""

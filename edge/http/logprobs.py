@@ -11,7 +11,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from wire.messages import Delta, TokenLogprob
+from wire.messages import LEAST_LOGPROB, Delta, TokenLogprob
 
 Json = dict[str, Any]
 _utf8 = codecs.getincrementaldecoder("utf-8")
@@ -102,6 +102,7 @@ def _spelled(entry: Json) -> str:
 
 
 def _entry(token_id: int, logprob: float, text: bytes | None) -> Json:
+    logprob = max(LEAST_LOGPROB, logprob)  # of NaN, too
     if text is None:
         return {"token": f"token_id:{token_id}", "logprob": logprob, "bytes": None}
     return {"token": text.decode(errors="replace"), "logprob": logprob, "bytes": list(text)}

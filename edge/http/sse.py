@@ -45,8 +45,9 @@ async def _gone(receive: Callable[[], Awaitable[Message]]) -> None:
 
 
 def event(document: Mapping[str, Any]) -> bytes:
-    """One event. JSON holds no raw line breaks, so one data line always suffices."""
-    return b"data: " + json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    """One event. JSON holds no raw line breaks, so one data line always suffices. Raises ValueError for NaN."""
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return b"data: " + text.encode() + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"

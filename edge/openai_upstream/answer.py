@@ -8,21 +8,22 @@ Pure: no sockets, no clock.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from edge.openai_upstream import faults
+from edge.openai_upstream.faults import broken
+from edge.openai_upstream.logprobs import Ranked, ranked
 from wire.errors import Unavailable
-from wire.messages import Delta, Final, Reason, Tier, TokenLogprob, ToolCall, Usage
+from wire.messages import Delta, Final, Reason, Tier, ToolCall, Usage
 
 Json = Mapping[str, Any]
 DONE = b"[DONE]"
 _FINISHES = ("stop", "length", "tool_calls", "content_filter")
 _MOST_CALLS = 128
 _MOST_TIMINGS = 64
-_Ranked = tuple[TokenLogprob, tuple[TokenLogprob, ...]]
+_EVER_MS = 1e12
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class Answer:
     finish_reason: str = ""
     deltas: int = 0
     done: bool = False
+    refused: bool = False
     _usage: Usage | None = None
     _weir: Json = field(default_factory=dict)
     _calls: dict[int, _Call] = field(default_factory=dict)
@@ -60,7 +62,7 @@ class Answer:
 
     def document(self, told: Any, part: str) -> Iterator[Delta]:
         if not isinstance(told, dict):
-            raise _broken("an event is no JSON object")
+            raise broken("an event is no JSON object")
         error = faults.of_document(told, self.secret)
         if error is not None:
             raise error
@@ -69,10 +71,10 @@ class Answer:
             self._weir = told["weir"]
         choices = told.get("choices", [])
         if not isinstance(choices, list):
-            raise _broken("choices is no list")
+            raise broken("choices is no list")
         for choice in choices:
             if not isinstance(choice, dict):
-                raise _broken("a choice is no JSON object")
+                raise broken("a choice is no JSON object")
             if choice.get("index", 0) == 0:
                 yield from self._choice(choice, part)
 
@@ -81,13 +83,13 @@ class Answer:
         if piece is None:
             text = choice.get("text") or ""  # of /completions
         elif isinstance(piece, dict):
-            text = piece.get("content") or ""
+            text = self._words(piece)
             self._tool_calls(piece.get("tool_calls") or [])
         else:
-            raise _broken(f"{part} is no JSON object")
+            raise broken(f"{part} is no JSON object")
         if not isinstance(text, str):
-            raise _broken("the content is no text")
-        tokens = _tokens(choice.get("logprobs"))
+            raise broken("the content is no text")
+        tokens = ranked(choice.get("logprobs"))
         if text or tokens:
             self.deltas += 1
             yield _delta(_text(text), tokens)
@@ -95,19 +97,27 @@ class Answer:
         if isinstance(finish, str) and finish:
             self.finish_reason = "tool_calls" if finish == "function_call" else finish
 
+    def _words(self, piece: Json) -> Any:
+        """The text of a piece. A refusal is what the model says in place of an answer."""
+        content, refusal = piece.get("content") or "", piece.get("refusal")
+        if not isinstance(refusal, str) or not refusal:
+            return content
+        self.refused = True
+        return content + refusal if isinstance(content, str) else content
+
     def _tool_calls(self, pieces: Any) -> None:
         if not isinstance(pieces, list):
-            raise _broken("tool_calls is no list")
+            raise broken("tool_calls is no list")
         for place, piece in enumerate(pieces):
             if not isinstance(piece, dict):
-                raise _broken("a tool call is no JSON object")
+                raise broken("a tool call is no JSON object")
             index = piece.get("index", place)
             if not isinstance(index, int) or not 0 <= index < _MOST_CALLS:
-                raise _broken(f"a tool call's index is {index!r:.40}")
+                raise broken(f"a tool call's index is {index!r:.40}")
             call = self._calls.setdefault(index, _Call())
             function = piece.get("function") or {}
             if not isinstance(function, dict):
-                raise _broken("a tool call's function is no JSON object")
+                raise broken("a tool call's function is no JSON object")
             call.id = call.id or _text(piece.get("id"))
             call.name = call.name or _text(function.get("name"))
             call.arguments.append(_text(function.get("arguments")))
@@ -126,6 +136,8 @@ class Answer:
             for index, call in sorted(self._calls.items())
         )
         finish = self.finish_reason if self.finish_reason in _FINISHES else "stop"
+        if self.refused and finish == "stop":
+            finish = "content_filter"
         # Without a count an event stands for a token, which is what most endpoints send.
         usage = self._usage or Usage(0, self.deltas)
         plain = Final(finish, usage, Tier.CLOUD, reason=Reason.CLOUD_ONLY, hops=hops, tool_calls=calls)
@@ -157,15 +169,11 @@ def _with_provenance(final: Final, weir: Json, node: str, request_id: str) -> Fi
     )
 
 
-def _broken(what: str) -> Unavailable:
-    return Unavailable(f"the upstream's answer is broken: {what}")
-
-
 def _parsed(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _broken("an event is not JSON") from error
+        raise broken("an event is not JSON") from error
 
 
 def _usage(told: Any) -> Usage | None:
@@ -176,30 +184,7 @@ def _usage(told: Any) -> Usage | None:
     return Usage(_whole(told.get("prompt_tokens")), _whole(told.get("completion_tokens")), _whole(cached))
 
 
-def _tokens(told: Any) -> list[_Ranked]:
-    """The tokens of a chat's log-probs, each with its alternatives. Their ids are not told there."""
-    entries = told.get("content") if isinstance(told, dict) else None
-    if not isinstance(entries, list):
-        return []
-    found: list[_Ranked] = []
-    for entry in entries:
-        top = entry.get("top_logprobs") if isinstance(entry, dict) else None
-        found.append((_token(entry), tuple(_token(other) for other in top or () if isinstance(top, list))))
-    return found
-
-
-def _token(entry: Any) -> TokenLogprob:
-    if not isinstance(entry, dict):
-        raise _broken("a log-prob is no JSON object")
-    value, raw = entry.get("logprob"), entry.get("bytes")
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise _broken("a log-prob is no number")
-    if isinstance(raw, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in raw):
-        return TokenLogprob(0, float(value), bytes(raw))
-    return TokenLogprob(0, float(value), _text(entry.get("token")).encode(errors="replace"))
-
-
-def _delta(text: str, tokens: list[_Ranked]) -> Delta:
+def _delta(text: str, tokens: list[Ranked]) -> Delta:
     if not tokens:
         return Delta(text)
     return Delta(
@@ -232,5 +217,7 @@ def _member(kind: Any, value: Any) -> Any:
 def _timings(told: Any) -> dict[str, float]:
     if not isinstance(told, dict):
         return {}
-    sound = {name: value for name, value in told.items() if isinstance(value, int | float) and 0 <= value < math.inf}
+    sound = {
+        name: float(value) for name, value in told.items() if isinstance(value, int | float) and 0 <= value < _EVER_MS
+    }
     return dict(list(sound.items())[:_MOST_TIMINGS])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from edge.http.sse import event
 from tests.fakes.inference import FakeInference
 from tests.unit.edge.test_http import BODY, official, serving
 from wire.errors import Overloaded, Unavailable
@@ -146,6 +148,23 @@ async def test_log_probs_stream_with_the_text_they_belong_to() -> None:
             if choice.logprobs is not None and choice.logprobs.content is not None
         ]
     assert told == [("Gr", [-0.25]), ("ü", [-0.5, -0.75])]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+async def test_what_json_has_no_number_for_is_told_as_openai_does(stream: bool, value: float) -> None:
+    never = (TokenLogprob(1, value, b"y"),)
+    service = FakeInference(deltas=(Delta("x", (0,), (value,), token_bytes=(b"x",), top_logprobs=(never,)),))
+    asked = {"model": "fake", "messages": MESSAGES, "logprobs": True, "top_logprobs": 1, "stream": stream}
+    async with serving(service) as client:
+        told = (await client.post("/v1/chat/completions", json=asked)).text
+    assert told.count('"logprob":-9999.0') == 2
+    assert not any(word in told for word in ("NaN", "Infinity"))
+
+
+def test_an_event_is_json_or_none_at_all() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        event({"confidence": math.nan})
 
 
 async def test_a_tier_that_tells_no_bytes_is_not_made_to() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.fakes.openai_client import END, collect, connected, final_of, text_of
+from tests.fakes.openai_client import ASK, END, collect, connected, final_of, text_of
 from tests.fakes.openai_endpoint import DONE, OpenAiEndpoint, Raw, chunk, event, fault
 from wire.errors import (
     ContextTooLong,
@@ -22,7 +24,7 @@ from wire.errors import (
     Unavailable,
     WeirError,
 )
-from wire.messages import Delta, ToolCall, Usage
+from wire.messages import LEAST_LOGPROB, Delta, TokenLogprob, ToolCall, Usage
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +55,56 @@ async def test_tool_calls_and_logprobs_are_put_together() -> None:
     assert isinstance(delta, Delta)
     assert (delta.logprobs, delta.token_bytes) == ((-0.5,), ("é".encode(),))
     assert (delta.top_logprobs[0][0].text, delta.top_logprobs[0][0].logprob) == (b"e", -1)
+
+
+def scored(*alternatives: Any, logprob: Any = -0.5) -> Raw:
+    entry = {"token": "x", "logprob": logprob, "bytes": [120], "top_logprobs": list(alternatives)}
+    told = {"choices": [{"delta": {"content": "x"}, "logprobs": {"content": [entry]}, "finish_reason": "stop"}]}
+    return Raw(200, (event(told), DONE))
+
+
+async def delta_of(raw: Raw, **asked: Any) -> Delta:
+    async with connected(OpenAiEndpoint(next=[raw])) as (client, _):
+        found = (await collect(client, replace(ASK, return_logprobs=True, top_logprobs=2, **asked)))[1]
+    assert isinstance(found, Delta)
+    return found
+
+
+async def test_what_is_impossible_has_the_least_log_prob_and_what_has_none_is_left_out() -> None:
+    others = [{"token": "y", "logprob": -math.inf}, {"token": "z", "logprob": None}, {"token": "w", "logprob": 10**400}]
+    delta = await delta_of(scored(*others, "no object", logprob=-math.inf))
+    assert delta.logprobs == (LEAST_LOGPROB,)
+    assert delta.top_logprobs == ((TokenLogprob(0, LEAST_LOGPROB, b"y"),),)
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, 10**400, None, "0", True])
+async def test_a_token_whose_log_prob_is_no_number_is_broken(logprob: Any) -> None:
+    with pytest.raises(Unavailable, match="log-prob"):
+        await delta_of(scored(logprob=logprob))
+
+
+async def test_log_probs_of_completions_are_read() -> None:
+    told: dict[str, Any] = {"tokens": ["é", "x"], "token_logprobs": [-0.5, -1], "text_offset": [0, 1]}
+    told["top_logprobs"] = [{"é": -0.5, "e": -1.5, "n": None}, None]
+    raw = Raw(200, (event({"choices": [{"text": "éx", "logprobs": told, "finish_reason": "stop"}]}), DONE))
+    delta = await delta_of(raw, messages=(), prompt="p")
+    assert (delta.text, delta.logprobs, delta.token_bytes) == ("éx", (-0.5, -1.0), ("é".encode(), b"x"))
+    assert delta.top_logprobs == ((TokenLogprob(0, -0.5, "é".encode()), TokenLogprob(0, -1.5, b"e")), ())
+    told["token_logprobs"] = [-0.5]
+    raw = Raw(200, (event({"choices": [{"text": "éx", "logprobs": told, "finish_reason": "stop"}]}), DONE))
+    with pytest.raises(Unavailable, match="differ in length"):
+        await delta_of(raw, messages=(), prompt="p")
+
+
+async def test_a_refusal_is_an_answer_that_was_filtered() -> None:
+    message = {"role": "assistant", "content": None, "refusal": "I cannot do that"}
+    whole = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+    streamed = Raw(200, (chunk(refusal="I cannot"), chunk(refusal=" do that"), END, DONE))
+    endpoint = OpenAiEndpoint(next=[streamed, Raw(200, (whole,), content_type="application/json")])
+    async with connected(endpoint) as (client, _):
+        for _ in range(2):
+            events = await collect(client)
+            assert (text_of(events), final_of(events).finish_reason) == ("I cannot do that", "content_filter")
 
 
 # Ways in which servers cut, pad and dress their events; all say "one two" and end.

@@ -1,0 +1,68 @@
+"""The log-probs of tokens as endpoints tell them: a chat's entries, or the parallel lists of completions.
+
+Neither tells the tokens' ids. Numbers that JSON does not have must not reach a client's: what some servers write as
+-Infinity has OpenAI's least; whatever else is no number makes a broken answer, or of an alternative none. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edge.openai_upstream.faults import broken
+from wire.messages import LEAST_LOGPROB, TokenLogprob
+
+_ABSURD = 1e30
+Ranked = tuple[TokenLogprob, tuple[TokenLogprob, ...]]
+
+
+def ranked(told: Any) -> list[Ranked]:
+    """Each token with its alternatives. Raises Unavailable."""
+    if not isinstance(told, dict):
+        return []
+    entries = told.get("content") or told.get("refusal")
+    if isinstance(entries, list):
+        return [_entry(entry) for entry in entries]
+    return _of_lists(told) if isinstance(told.get("tokens"), list) else []
+
+
+def _entry(entry: Any) -> Ranked:
+    if not isinstance(entry, dict):
+        raise broken("a log-prob is no JSON object")
+    value = _number(entry.get("logprob"))
+    if value is None:
+        raise broken("a log-prob is no number")
+    top = entry.get("top_logprobs")
+    return _token(entry, value), _alternatives(top if isinstance(top, list) else [])
+
+
+def _of_lists(told: Mapping[str, Any]) -> list[Ranked]:
+    """Completions tell `tokens`, `token_logprobs` and `top_logprobs`: texts, numbers, and a map of texts to numbers."""
+    tokens, values, tops = told["tokens"], told.get("token_logprobs"), told.get("top_logprobs")
+    if not isinstance(values, list) or len(values) != len(tokens):
+        raise broken("tokens and token_logprobs differ in length")
+    others = tops if isinstance(tops, list) and len(tops) == len(tokens) else [None] * len(tokens)
+    found: list[Ranked] = []
+    for token, value, top in zip(tokens, values, others, strict=True):
+        entries = [{"token": text, "logprob": of} for text, of in top.items()] if isinstance(top, dict) else []
+        found.append((_entry({"token": token, "logprob": value})[0], _alternatives(entries)))
+    return found
+
+
+def _alternatives(entries: list[Any]) -> tuple[TokenLogprob, ...]:
+    numbers = [(entry, _number(entry.get("logprob"))) for entry in entries if isinstance(entry, dict)]
+    return tuple(_token(entry, value) for entry, value in numbers if value is not None)
+
+
+def _token(entry: Mapping[str, Any], value: float) -> TokenLogprob:
+    raw, text = entry.get("bytes"), entry.get("token")
+    if isinstance(raw, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in raw):
+        return TokenLogprob(0, value, bytes(raw))
+    return TokenLogprob(0, value, text.encode(errors="replace") if isinstance(text, str) else b"")
+
+
+def _number(value: Any) -> float | None:
+    """A log-prob that JSON can hold; None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value < _ABSURD:  # nor is NaN
+        return None
+    return float(max(value, LEAST_LOGPROB))
