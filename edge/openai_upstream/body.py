@@ -2,7 +2,8 @@
 
 A draft is never sent: it means something to one tokenizer alone. What is not set is left out, so that the
 endpoint's own default counts. What travels beside the text (deadline, hops, idempotency) goes into headers,
-for an endpoint refuses fields that it does not know. Tenant, site, session and subject stay here.
+for an endpoint refuses fields that it does not know. What a node above decides by (class, value, priority, risk,
+commit rule) goes to Weir's own nodes alone. Tenant, site, session and subject stay here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def headers(request: GenerateRequest, call: Call) -> dict[str, str]:
     return {name: value for name, value in told.items() if value and value.isascii() and value.isprintable()}
 
 
-def document(request: GenerateRequest, model: str, dialect: Dialect) -> Json:
+def document(request: GenerateRequest, model: str, dialect: Dialect, *, to_node: bool = False) -> Json:
     """In the words that the endpoint is known to understand. Raises NotSupported, InvalidRequest."""
     chat = bool(request.messages)
     body: Json = {"model": model, "stream": True, "stream_options": {"include_usage": True}}
@@ -54,11 +55,25 @@ def document(request: GenerateRequest, model: str, dialect: Dialect) -> Json:
     if request.return_logprobs or request.top_logprobs:
         body |= _logprobs(request.top_logprobs, chat)
     body |= _form(request)
+    if to_node and (weir := _for_a_node(request)):
+        body["weir"] = weir
     if request.tools and request.tool_choice != "none":
         body["tools"] = [_tool(tool) for tool in request.tools]
         body |= _choice(request.tool_choice)
         body["parallel_tool_calls"] = False  # an answer holds one call, as on a node; OpenAI's default is true
     return {name: value for name, value in body.items() if name not in dialect.without}
+
+
+def _for_a_node(request: GenerateRequest) -> Json:
+    """What the next node's own rules need, as its `weir` takes it."""
+    told: Mapping[str, Any] = {
+        "max_risk": request.constraints.max_risk,
+        "commit_rule": request.constraints.commit_rule or None,
+        "request_class": request.context.request_class or None,
+        "value": request.context.value,
+        "priority": request.context.priority or None,
+    }
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _message(message: Message) -> Json:

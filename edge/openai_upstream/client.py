@@ -128,7 +128,8 @@ class OpenAiUpstream:
         self, request: GenerateRequest, dialect: Dialect, call: Call, meter: Meter
     ) -> AsyncGenerator[Committed | Delta | Final, None]:
         """One try. Raises Refused for a status that is no success, else WeirError."""
-        document = body.document(request, self._model(request.model), dialect)
+        to_node = await self._is_node(request, call)
+        document = body.document(request, self._model(request.model), dialect, to_node=to_node)
         answer = Answer(self._connection.host, request.request_id, self._settings.api_key)
         asked = Asked("POST", body.path(request), document, body.headers(request, call))
         async with self._connection.asking(asked, call, meter) as response:
@@ -146,6 +147,12 @@ class OpenAiUpstream:
                     if delta is not None:
                         yield delta
             yield answer.final(request.hops)
+
+    async def _is_node(self, request: GenerateRequest, call: Call) -> bool:
+        """Whether a Weir node is there. A class may be private to it: nothing of one goes to who is not known yet."""
+        if self._described is None and request.context.request_class:
+            await self.describe(call)
+        return self._described is not None and self._described.tier is Tier.EDGE
 
     def _model(self, name: str) -> str:
         found = name or self._settings.model or only_model(self._described)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +20,7 @@ from tests.fakes.node import soon
 from tests.fakes.openai_client import ASK, END, collect, connected, text_of
 from tests.fakes.openai_endpoint import DONE, USAGE, OpenAiEndpoint, Raw, chunk, fault
 from wire.errors import DeadlineExceeded, Overloaded, PreconditionFailed, Unauthenticated, Unavailable
-from wire.messages import Committed, Tier
+from wire.messages import Committed, Constraints, Context, Tier
 
 
 @pytest.fixture(autouse=True)
@@ -93,9 +95,10 @@ async def test_one_connection_serves_one_answer_after_the_other() -> None:
     assert (len(endpoint.generations), endpoint.connections) == (5, 1)
 
 
-async def test_one_connection_serves_a_nodes_answers_too() -> None:
-    service, peers = FakeInference(words=("one", " two")), set[str]()
-    app = make_app(service, HttpSettings())
+@asynccontextmanager
+async def below_a_node(service: FakeInference) -> AsyncIterator[tuple[OpenAiUpstream, set[str]]]:
+    """A client whose endpoint is a node over `service`, and the addresses of those who asked it."""
+    peers, app = set[str](), make_app(service, HttpSettings())
 
     async def seen(scope: Any, receive: Any, send: Any) -> None:
         peers.add(str(scope.get("client")))
@@ -105,12 +108,48 @@ async def test_one_connection_serves_a_nodes_answers_too() -> None:
     await server.start()
     client = OpenAiUpstream(OpenAiSettings(f"http://{server.address}/v1"))
     try:
-        for _ in range(5):
-            assert text_of(await collect(client)) == "one two"
+        yield client, peers
     finally:
         await client.close()
         await server.stop()
+
+
+async def test_one_connection_serves_a_nodes_answers_too() -> None:
+    service = FakeInference(words=("one", " two"))
+    async with below_a_node(service) as (client, peers):
+        for _ in range(5):
+            assert text_of(await collect(client)) == "one two"
     assert (len(service.requests), len(peers)) == (5, 1)
+
+
+ORDERED = Constraints(max_risk=0.0, commit_rule="end")
+MATTERS = Context("session", "tenant", "site", "medical", 0.0, -3, "subject")
+
+
+async def test_a_node_hears_what_it_decides_by_from_the_first_request_on() -> None:
+    service = FakeInference()
+    async with below_a_node(service) as (client, _):
+        await collect(client, replace(ASK, constraints=ORDERED, context=MATTERS))
+        await collect(client, replace(ASK, constraints=ORDERED, context=MATTERS, messages=(), prompt="once"))
+        await collect(client)
+    assert [asked.constraints for asked in service.requests[:2]] == [ORDERED] * 2
+    theirs = Context(request_class="medical", value=0.0, priority=-3)
+    assert [asked.context for asked in service.requests] == [theirs, theirs, Context()]
+
+
+async def test_a_stranger_hears_nothing_of_it_and_one_who_is_not_known_no_text_of_a_class() -> None:
+    endpoint = OpenAiEndpoint(listing=Raw(500, (b"x",)))
+    async with connected(endpoint) as (client, _):
+        with pytest.raises(Unavailable):
+            await collect(client, replace(ASK, context=MATTERS))
+        assert endpoint.generations == []
+        endpoint.listing = None
+        for _ in range(2):
+            await collect(client, replace(ASK, constraints=ORDERED, context=MATTERS))
+    assert [asked.method for asked in endpoint.asked] == ["GET", "GET", "POST", "POST"]
+    for asked in endpoint.generations:
+        assert "weir" not in asked.body
+        assert not any(word in str(asked) for word in ("medical", "session", "tenant", "site", "subject"))
 
 
 async def test_what_follows_the_end_of_an_answer_is_not_read_for_long() -> None:
