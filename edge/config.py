@@ -23,6 +23,7 @@ from runtime.config import Section
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Share = Annotated[float, Field(ge=0, le=1)]
 API_KEY_VARIABLE = "WEIR_EDGE__UPSTREAM_API_KEY"
+SECRETS = frozenset((API_KEY_VARIABLE,))  # variables that no child has any use for but the one they are given to
 # What can be asked of an OpenAI-compatible endpoint (edge.openai_upstream), in the words of wire.capabilities.
 REMOTE_CAPABILITIES = ("stream", "sample", "min_p", "penalties", "json_schema", "tools", "tool_turns")
 

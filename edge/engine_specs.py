@@ -6,7 +6,7 @@ import sys
 
 from pydantic import BaseModel
 
-from edge.config import EdgeConfig
+from edge.config import SECRETS, EdgeConfig
 from edge.releases import CLASSIFY
 from edge.starts import Start
 from runtime.child import ChildSpec
@@ -18,7 +18,7 @@ def engine_spec(config: EdgeConfig, start: Start) -> ChildSpec:
     module, own = (
         ("edge.classifier", _classifier(config, start)) if labels else ("edge.engine", _decoder(config, start))
     )
-    return ChildSpec("engine", (sys.executable, "-m", module, own.model_dump_json()))
+    return ChildSpec("engine", (sys.executable, "-m", module, own.model_dump_json()), withheld=SECRETS)
 
 
 def _decoder(config: EdgeConfig, start: Start) -> BaseModel:

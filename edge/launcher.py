@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edge.config import EdgeConfig
+from edge.config import SECRETS, EdgeConfig
 from edge.engine_specs import engine_spec
 from edge.events import LogSink
 from edge.models import each, found_names, settled
@@ -222,7 +222,8 @@ class Launcher:
         _make(self._addresses.parent)
         self._addresses.unlink(missing_ok=True)
         config = self._config
-        return [ChildSpec("front", (sys.executable, "-m", "edge.front", config.to_json()), config.secrets())]
+        arguments = (sys.executable, "-m", "edge.front", config.to_json())
+        return [ChildSpec("front", arguments, config.secrets(), withheld=SECRETS)]
 
     async def _front_ready(self) -> None:
         async with asyncio.timeout(_READY_S):

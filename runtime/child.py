@@ -15,7 +15,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 PARENT_VARIABLE = "WEIR_PARENT_PID"
@@ -34,11 +34,15 @@ def die_with_parent() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """One process to run. `environment` is added to this process's own."""
+    """One process to run. `environment` is added to this process's own, of which it gets all but `withheld`.
+
+    Names of withheld variables are in capitals; they count however they are written.
+    """
 
     name: str
     arguments: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    withheld: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,8 @@ class Group:
         return f"{self.name} never became ready: {error}"
 
     async def _spawn(self, spec: ChildSpec) -> asyncio.subprocess.Process:
-        environment = {**os.environ, **spec.environment, PARENT_VARIABLE: str(os.getpid())}
+        inherited = {name: value for name, value in os.environ.items() if name.upper() not in spec.withheld}
+        environment = {**inherited, **spec.environment, PARENT_VARIABLE: str(os.getpid())}
         return await asyncio.create_subprocess_exec(
             *spec.arguments, env=environment, stdin=asyncio.subprocess.DEVNULL, start_new_session=False
         )

@@ -95,6 +95,10 @@ def test_the_launcher_hands_the_key_to_the_front_alone(tiny_release: Path, tmp_p
     [front] = launcher._front_specs()
     assert front.environment[API_KEY_VARIABLE] == "top-secret"
     assert "top-secret" not in " ".join(front.arguments)
+    [engine] = launcher.engines[0].specs()
+    assert "top-secret" not in str(engine)
+    # What came by this process's own environment would be inherited.
+    assert API_KEY_VARIABLE in engine.withheld
 
 
 def test_a_key_comes_from_a_file(tmp_path: Path) -> None:

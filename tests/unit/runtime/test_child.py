@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import itertools
 import os
@@ -108,6 +109,27 @@ async def test_one_that_dies_takes_the_others_and_all_start_again(tmp_path: Path
     assert told[-1] == ("stopped", "")
     assert not any(alive(pid) for pid in second)
     assert group.pids == ()
+
+
+async def test_a_child_gets_no_variable_that_is_withheld_but_by_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SECRET", "secret", "OPEN"):
+        monkeypatch.setenv(name, "inherited")
+    code = "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(repr(dict(os.environ))); time.sleep(60)"
+    plain, given = tmp_path / "plain", tmp_path / "given"
+    specs = [
+        ChildSpec("plain", bare(code, str(plain)), withheld=("SECRET",)),
+        ChildSpec("given", bare(code, str(given)), {"SECRET": "own"}, withheld=("SECRET",)),
+    ]
+    task = asyncio.create_task(Group("two", lambda: specs, at_once, backoff=QUICK).run())
+    await until(lambda: all(file.exists() and file.read_text().endswith("}") for file in (plain, given)))
+    await stop(task)
+    told = [ast.literal_eval(file.read_text()) for file in (plain, given)]
+    assert [(seen.get("SECRET"), seen.get("secret"), seen["OPEN"]) for seen in told] == [
+        (None, None, "inherited"),
+        ("own", None, "inherited"),
+    ]
 
 
 async def test_a_stopped_group_may_end_by_itself(tmp_path: Path) -> None:
