@@ -24,6 +24,8 @@ from wire.errors import (
     Conflict,
     DeadlineExceeded,
     InvalidRequest,
+    NotFound,
+    NotSupported,
     PreconditionFailed,
     TooLarge,
     TooManyHops,
@@ -37,6 +39,7 @@ RETRY_AFTER_S = 0.1
 _ANSWER_IN_HAND_S = 0.2  # to hand over an answer the edge has already
 _MOST_RESERVED = 0.5  # of the time left, for an edge that still has to write its answer
 _FAIR_DEADLINE_S = 1.0
+_NOT_ITS_FAULT = (InvalidRequest, NotSupported, NotFound, PreconditionFailed, TooLarge, Conflict, Cancelled)
 _DRAFT_TOKEN_BYTES = 7  # about three of its id and four of its log-prob
 _UNKNOWN_RESERVED = 0.3  # likewise, while nobody knows how long it takes
 
@@ -179,10 +182,14 @@ def _sent_bytes(run: Run) -> int:
 
 
 def speaks_against(error: WeirError, allotted_s: float) -> bool:
-    """Whether a failure is the upstream's. A caller's fault is not, nor is a deadline hardly anyone could meet."""
+    """Whether a failure is the upstream's. A caller's fault is not, nor is a deadline hardly anyone could meet.
+
+    Nor what is not served or not there: one caller may ask for it and others not. Where it is the operator's fault (a
+    model or a path that the upstream does not have), resting would not mend it, and the log says so each time.
+    """
     if isinstance(error, DeadlineExceeded):
         return allotted_s >= _FAIR_DEADLINE_S
-    return not isinstance(error, (InvalidRequest, PreconditionFailed, TooLarge, Conflict, Cancelled))
+    return not isinstance(error, _NOT_ITS_FAULT)
 
 
 async def _next(events: AsyncGenerator[GenerateEvent, None], deadline: Deadline) -> GenerateEvent | None:

@@ -12,14 +12,9 @@ from edge.upstream import UpstreamSettings
 from router.breaker import BreakerSettings
 from tests.fakes.node import FakeNode, engine, request, soon
 from tests.fakes.openai_client import connected
-from tests.fakes.openai_endpoint import OpenAiEndpoint, Raw, chunk
+from tests.fakes.openai_endpoint import OpenAiEndpoint, Raw, chunk, fault
 from wire.errors import InvalidRequest, Unavailable
 from wire.messages import Reason, ResponseFormat, Tier
-
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
 @asynccontextmanager
@@ -60,6 +55,16 @@ async def test_a_wrong_key_degrades_and_opens_the_breaker_and_is_not_the_callers
         node.state.described(await client.describe(soon()))
         assert not node.state.view(1).admits
     assert len(endpoint.generations) == 2
+
+
+@pytest.mark.parametrize("raw", [fault(501, "not here"), fault(404, "no such model", code="model_not_found")])
+async def test_what_it_does_not_serve_or_have_degrades_and_opens_no_breaker(raw: Raw) -> None:
+    endpoint = OpenAiEndpoint(next=[raw] * 4)
+    async with node_below(endpoint) as node:
+        finals = [(await node.ask(request())).final for _ in range(4)]
+        assert [(final.reason, final.degraded) for final in finals] == [(Reason.UPSTREAM_ERROR, True)] * 4
+        assert node.state.view(1).admits
+        assert (await node.ask(request())).text == "one two three"
 
 
 async def test_private_requests_and_those_for_the_edge_never_reach_it() -> None:
