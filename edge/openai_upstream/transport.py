@@ -1,7 +1,8 @@
 """HTTP to one endpoint: connections, a request's bytes and times, and bodies within bounds.
 
 Whatever goes wrong on the way is a WeirError: DeadlineExceeded once the request's time is over, Unavailable
-before. The key goes to the endpoint that was configured and, since redirects are not followed, nowhere else.
+before. The key goes to the endpoint that was configured and nowhere else: redirects are not followed, and a proxy
+of the environment is used for https alone, where it sees but the host.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ class Connection:
             self._client = httpx.AsyncClient(
                 headers={"accept-encoding": "identity", "user-agent": "weir", **key},
                 follow_redirects=False,  # the key must not go elsewhere
+                trust_env=self._base.startswith("https:"),  # a proxy would read plain HTTP, the key with it
                 verify=verify,
                 limits=httpx.Limits(max_connections=256, max_keepalive_connections=16, keepalive_expiry=_KEEP_IDLE_S),
             )

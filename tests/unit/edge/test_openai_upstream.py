@@ -23,11 +23,6 @@ from wire.errors import DeadlineExceeded, Overloaded, PreconditionFailed, Unauth
 from wire.messages import Committed, Constraints, Context, Tier
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 async def test_a_key_never_shows() -> None:
     endpoint = OpenAiEndpoint(key="right")
     async with connected(endpoint, api_key="wrong-secret-key") as (client, _):
@@ -38,6 +33,18 @@ async def test_a_key_never_shows() -> None:
     assert "(key)" in caught.value.message
     assert (told.ready, "wrong-secret-key" in told.not_ready_reason) == (False, False)
     assert "upstream_api_key" in told.not_ready_reason
+
+
+async def test_no_proxy_sees_a_key_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy = OpenAiEndpoint()
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with proxy.running_at():
+        for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+        async with connected(OpenAiEndpoint(key="secret"), api_key="secret") as (client, _):
+            assert text_of(await collect(client)) == "one two three"
+    assert proxy.connections == 0
 
 
 async def test_who_is_busy_is_asked_again_once_when_he_says_and_time_is_left() -> None:

@@ -27,11 +27,6 @@ from wire.errors import (
 from wire.messages import LEAST_LOGPROB, Delta, TokenLogprob, ToolCall, Usage
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 async def test_tool_calls_and_logprobs_are_put_together() -> None:
     calls = [
         chunk(tool_calls=[{"index": 0, "id": "c", "function": {"name": "find", "arguments": '{"a"'}}]),

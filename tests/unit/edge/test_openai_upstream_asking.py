@@ -17,11 +17,6 @@ from wire.errors import InvalidRequest, NotSupported
 from wire.messages import Committed, Message, Reason, ResponseFormat, Sampling, Tier, Tool, ToolCall, Usage
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 async def test_an_answer_streams_as_the_clouds() -> None:
     endpoint = OpenAiEndpoint(key="secret", step_s=0.02)
     async with connected(endpoint, api_key="secret") as (client, exchanges):
