@@ -17,7 +17,7 @@ import httpx
 from edge.openai_upstream import body, faults
 from edge.openai_upstream.answer import Answer
 from edge.openai_upstream.dialect import DISPENSABLE, Dialect
-from edge.openai_upstream.events import MAX_TOTAL_BYTES, EventReader
+from edge.openai_upstream.events import MAX_WHOLE_BYTES, EventReader
 from edge.openai_upstream.faults import Refused
 from edge.openai_upstream.models import description, only_model
 from edge.openai_upstream.settings import OpenAiSettings
@@ -189,7 +189,7 @@ async def _deltas(
 ) -> AsyncGenerator[Delta | None, None]:
     """The answer's deltas; None once where it has begun and has no text yet. Ends with its end, or raises."""
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        for delta in answer.whole(await read_all(response, call, meter, MAX_TOTAL_BYTES)):
+        for delta in answer.whole(await read_all(response, call, meter, MAX_WHOLE_BYTES)):
             yield delta
         return
     reader, begun = EventReader(), False

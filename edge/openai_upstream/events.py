@@ -14,6 +14,7 @@ from wire.errors import Unavailable
 MAX_LINE_BYTES = 1 << 20
 MAX_EVENT_BYTES = 2 << 20
 MAX_TOTAL_BYTES = 64 << 20
+MAX_WHOLE_BYTES = 8 << 20  # of an answer that is not streamed, which is read at once
 _END = re.compile(rb"\r\n|\n|\r")
 
 

@@ -161,6 +161,10 @@ def failed(**error: Any) -> bytes:
     return event({"error": error})
 
 
+def many(values: int) -> bytes:
+    return b"[" + b"1," * (values - 1) + b"1]"
+
+
 BROKEN: list[tuple[str, Raw, type[WeirError], str]] = [
     ("cut in the middle", Raw(200, (chunk("one"), b"CUT")), Unavailable, "broke off"),
     ("ended without an end", Raw(200, (chunk("one"),)), Unavailable, "broke off"),
@@ -168,7 +172,10 @@ BROKEN: list[tuple[str, Raw, type[WeirError], str]] = [
     ("nothing at all", Raw(200, ()), Unavailable, "broke off"),
     ("garbage", Raw(200, (chunk("one"), b"data: {oops\n\n")), Unavailable, "not JSON"),
     ("no object", Raw(200, (b"data: [1]\n\n",)), Unavailable, "no JSON object"),
-    ("deep", Raw(200, (b"data: " + b"[" * 200_000 + b"\n\n",)), Unavailable, "not JSON"),
+    ("deep", Raw(200, (b"data: " + b"[" * 20_000 + b"\n\n",)), Unavailable, "not JSON"),
+    ("many values", Raw(200, (b"data: " + many(20_002) + b"\n\n",)), Unavailable, "more than 20000 values"),
+    ("many at once", Raw(200, (many(100_002),), {}, "application/json"), Unavailable, "more than 100000 values"),
+    ("much at once", Raw(200, (b" " * (1 << 20),) * 9, {}, "application/json"), Unavailable, "8388608 bytes"),
     ("choices of the wrong kind", Raw(200, (event({"choices": {"a": 1}}),)), Unavailable, "choices"),
     ("text of the wrong kind", Raw(200, (event({"choices": [{"delta": {"content": 7}}]}),)), Unavailable, "no text"),
     ("calls of the wrong kind", Raw(200, (chunk(tool_calls=[{"index": 10**9}]),)), Unavailable, "index"),
