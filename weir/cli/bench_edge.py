@@ -23,7 +23,7 @@ def edge(
     peers: Annotated[
         str,
         typer.Option(
-            help="A Python to run the peers, 'none', or empty: llama.cpp compiled once. genai's model is built here anyway."
+            help="A Python to run the peers, 'none', or empty: llama.cpp compiled once; genai's model is built here."
         ),
     ] = "",
     only: Annotated[str, typer.Option(help="Parts to measure, with commas; default: all.")] = "",
