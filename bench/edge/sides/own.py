@@ -100,7 +100,7 @@ class Steps:
     def _begun(self, ids: Sequence[int], batch: int) -> tuple[int, list[int]]:
         first = self._prefilled(ids)
         for row in range(1, batch):
-            self._model.move(0, row, len(ids))
+            self._model.move(0, row, 0, len(ids))
         return first, [len(ids)] * batch
 
 
