@@ -19,11 +19,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from copy import copy, deepcopy
 
 from edge.engine.job import Event, Job, Served, Ticket
 from edge.engine.lane import Lane, internal_fault
+from edge.engine.pace import Pace
 from edge.engine.running import Running
-from edge.engine.waiting import WaitingList, rank, wait_s
+from edge.engine.waiting import Turn, WaitingList, rank, wait_s
 from runtime.ort.steps import BLOCK_TOKENS, ModelBroken
 from wire.errors import ContextTooLong, DeadlineExceeded, Overloaded, Unavailable, WeirError
 
@@ -64,8 +66,8 @@ class Batcher:
         self._active = 0
         self._closed: WeirError | None = None
         self._shed: threading.Event | None = None
-        # Written by the decode thread as a whole, read by the other.
-        self._ends_in_s: list[float] = []
+        # Written by the decode thread as a whole, read by the other: who holds rows, and a copy of the pace in force.
+        self._forecast: tuple[list[Turn], Pace | None] = [], None
         self.kv_tokens_used = self.prefix_tokens = self.prefix_hit_tokens = 0
         # The decode thread's own.
         self._lanes: list[Lane] = []
@@ -97,7 +99,7 @@ class Batcher:
     def left_s(self) -> float:
         """Seconds until what is here has ended, if every answer gets as long as it may: rarely too short."""
         with self._changed:
-            waiting = sum(running.job.max_tokens for running in self._waiting)
+            waiting = sum(running.tokens_left for running in self._waiting)
         return (self._tokens_left + waiting / self._slots) * self._step_s
 
     @property
@@ -120,13 +122,13 @@ class Batcher:
         order = rank(job.priority, job.value, waiting.submitted)
         with self._changed:
             if self._closed is not None:
-                raise self._closed
+                raise copy(self._closed)
             if self._active + len(self._waiting) >= self._slots + self._max_queue:
                 raise Overloaded(
                     f"all {self._slots} slots are taken and {len(self._waiting)} requests wait, "
                     f"of at most {self._max_queue}; try again later"
                 )
-            expected, left = self._wait_s(order), job.deadline.remaining_s()
+            expected, left = self._wait_s(waiting, order), job.deadline.remaining_s()
             if 0 < left < expected:
                 raise Overloaded(
                     f"a slot is expected to be free in about {expected:.1f} s, and this request has {left:.1f} s; "
@@ -185,21 +187,18 @@ class Batcher:
         self._flush()
 
     def _count(self) -> None:
-        self._ends_in_s = [seconds for lane in self._lanes for seconds in lane.ends_in_s]
+        pace = next((deepcopy(lane.pace) for lane in self._lanes if lane.served is self._current), None)
+        self._forecast = [turn for lane in self._lanes for turn in lane.turns], pace
         self.kv_tokens_used = sum(lane.claimed for lane in self._lanes)
         self.prefix_tokens = sum(lane.prefixes.tokens for lane in self._lanes)
         self.prefix_hit_tokens = self._hits_before + sum(lane.prefixes.hit_tokens for lane in self._lanes)
 
-    def _wait_s(self, order: float) -> float:
-        lanes = [lane for lane in self._lanes if lane.served is self._current]
-        if not lanes:
+    def _wait_s(self, newcomer: Running, order: float) -> float:
+        turns, pace = self._forecast
+        if pace is None:
             return 0.0
-        pace = lanes[0].pace
-        ahead = [
-            pace.prompt_s(len(other.job.prompt_ids)) + pace.answer_s(other.job.max_tokens)
-            for other in self._waiting.ahead_of(order)
-        ]
-        return wait_s(self._ends_in_s, ahead, self._slots)
+        ahead = [other.turn(pace) for other in self._waiting.ahead_of(order)]
+        return wait_s(turns, ahead, self._slots, self.kv_tokens, newcomer.job.claim)
 
     def _admit(self) -> bool:
         """Waits for work and gives it rows. False when closed."""
@@ -302,11 +301,11 @@ class Batcher:
             self._entering = [running for running in self._entering if running not in lane.sequences]
             lane.fail_all(error)
         for running in self._entering:
-            self._post(running.ticket, error)
+            self._post(running.ticket, copy(error))
         with self._changed:
             self._closed = self._closed or error
             for running in self._waiting:
-                self._post(running.ticket, error)
+                self._post(running.ticket, copy(error))
             self._waiting.clear()
             self._active = 0
         if not self._loop.is_closed():

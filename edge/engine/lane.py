@@ -16,6 +16,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 
 from edge.engine.job import Event, Served, Ticket
@@ -23,6 +24,7 @@ from edge.engine.pace import Pace, cut
 from edge.engine.prefix import PrefixCache, Trail, root
 from edge.engine.rows import Rows
 from edge.engine.running import Running
+from edge.engine.waiting import Turn
 from runtime.ort.sampling import ConstraintFailed, NotFinite, Scratch
 from runtime.ort.steps import BLOCK_TOKENS, Logits, ModelBroken
 from wire.errors import CannotConstrain, DeadlineExceeded, Unavailable, WeirError
@@ -76,13 +78,9 @@ class Lane:
         return max((sequence.tokens_left for sequence in self.sequences), default=0)
 
     @property
-    def ends_in_s(self) -> list[float]:
-        """When each of its sequences is expected to have ended, as far as is known."""
-        return [
-            self.pace.prompt_s(max(len(sequence.job.prompt_ids) - sequence.length, 0))
-            + max(self.pace.answer_s(sequence.job.max_tokens) - sequence.signals.tokens * self.pace.step_s, 0.0)
-            for sequence in self.sequences
-        ]
+    def turns(self) -> list[Turn]:
+        """How long each of its sequences is expected to hold a row yet."""
+        return [sequence.turn(self.pace) for sequence in self.sequences]
 
     @property
     def claimed(self) -> int:
@@ -285,7 +283,7 @@ class Lane:
 
     def _fail(self, sequence: Running, error: WeirError) -> None:
         sequence.ended = True
-        self._post(sequence.ticket, error)
+        self._post(sequence.ticket, copy(error))  # raised in its caller's task: everybody gets one of his own
 
     def _grow(self, sequence: Running, tokens: int) -> None:
         sequence.length += tokens

@@ -5,12 +5,15 @@ Must not know: rows of others, steps, threads.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
 from edge.engine.job import Ended, Job, Scored, Served, Ticket, Token
+from edge.engine.pace import Pace
 from edge.engine.prefix import Trail
 from edge.engine.scoring import Scoring
+from edge.engine.waiting import Turn
 from router.confidence import Signals
 from runtime.ort.sampling import Sampler, Scratch
 from runtime.ort.steps import Logits
@@ -46,8 +49,28 @@ class Running:
 
     @property
     def tokens_left(self) -> int:
-        """The most tokens it may still get."""
-        return self.job.max_tokens - self.signals.tokens
+        """The most steps it may still be decoded, or scored, in."""
+        return self._passes_left if self.job.continuations else self.job.max_tokens - self.signals.tokens
+
+    def turn(self, pace: Pace) -> Turn:
+        """How long it is expected to hold a row yet, as far as is known; before it has one, how long it will."""
+        job = self.job
+        left_s = pace.prompt_s(max(len(job.prompt_ids) - self.length, 0))
+        if job.continuations:
+            shown = sum(len(ids) - 1 for ids in self._untold)
+            # A pass a step, beside others; alone what a prompt of as many tokens takes.
+            left_s += max(self._passes_left * pace.step_s, pace.prompt_s(shown))
+        else:
+            left_s += max(pace.answer_s(job.max_tokens) - self.signals.tokens * pace.step_s, 0.0)
+        return Turn(left_s, job.claim)
+
+    @property
+    def _untold(self) -> tuple[tuple[int, ...], ...]:
+        return self.job.continuations if self.scoring is None else self.scoring.left
+
+    @property
+    def _passes_left(self) -> int:
+        return sum(math.ceil((len(ids) - 1) / self.served.steps.score_chunk) for ids in self._untold)
 
     @property
     def token_ids(self) -> Sequence[int]:

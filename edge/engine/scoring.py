@@ -40,6 +40,11 @@ class Scoring:
         return self._index >= len(self._all)
 
     @property
+    def left(self) -> tuple[tuple[int, ...], ...]:
+        """The continuations that are not told yet."""
+        return tuple(self._all[self._index :])
+
+    @property
     def logprobs(self) -> tuple[tuple[float, ...], ...]:
         return tuple(map(tuple, self._logprobs))
 

@@ -88,12 +88,28 @@ class WaitingList(Generic[T]):
         self._places.clear()
 
 
-def wait_s(running: Sequence[float], ahead: Sequence[float], slots: int) -> float:
-    """Seconds until a newcomer's turn, when `running` answers end in those times and `ahead` take those each."""
-    if len(running) + len(ahead) < slots:
-        return 0.0
-    ends = [*sorted(running)[-slots:], *([0.0] * max(slots - len(running), 0))]
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How long one holds a slot yet, and how much of the budget with it."""
+
+    seconds: float
+    claim: int = 0
+
+
+def wait_s(
+    running: Sequence[Turn], ahead: Sequence[Turn], slots: int, budget: float = math.inf, claim: int = 0
+) -> float:
+    """Seconds until the turn of a newcomer who claims `claim`: until a slot and enough of the budget are free.
+
+    `running` end after their time; `ahead` come first, in that order: that smaller ones may pass is left out.
+    """
+    ends = [(turn.seconds, turn.claim) for turn in running]
     heapq.heapify(ends)
-    for takes in ahead:
-        heapq.heapreplace(ends, ends[0] + takes)
-    return ends[0]
+    now, used = 0.0, sum(turn.claim for turn in running)
+    for turn in (*ahead, Turn(0.0, claim)):
+        while ends and (len(ends) >= slots or used + turn.claim > budget):
+            end, freed = heapq.heappop(ends)
+            now, used = max(now, end), used - freed
+        heapq.heappush(ends, (now + turn.seconds, turn.claim))
+        used += turn.claim
+    return now

@@ -163,7 +163,7 @@ class OrtStepModel:
     def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Logits:
         """See StepModel."""
         count = len(tokens)
-        # One that sits out is computed as if it were empty, and looks back over nothing; its first position is put back.
+        # One that sits out is computed as if it were empty, looking back over nothing; its first position is put back.
         out = [row for row, length in enumerate(lengths) if length == SITS_OUT]
         held = self._pool.first(out) if out else None
         self._tokens[:count, 0] = tokens

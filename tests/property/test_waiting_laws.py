@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.engine.waiting import AGEING_S, MOST_LEVELS, MOST_PASSED, WaitingList, level, rank, wait_s
+from edge.engine.waiting import Turn, AGEING_S, MOST_LEVELS, MOST_PASSED, WaitingList, level, rank, wait_s
 
 _priorities = st.integers(-(2**31), 2**31 - 1)
 _values = st.none() | st.floats(0, 1e12)
@@ -53,13 +53,28 @@ def test_the_best_that_fits_goes_and_others_are_passed_at_most_so_often(
         assert list(waiting) == [n for n in before if n != taken]
 
 
-@given(st.lists(st.floats(0, 100), max_size=8), st.lists(st.floats(0, 100), max_size=20), st.integers(1, 8))
+_turns = st.builds(Turn, st.floats(0, 100), st.integers(1, 100))
+
+
+@given(st.lists(_turns, max_size=8), st.lists(_turns, max_size=20), st.integers(1, 8), st.integers(1, 100))
 def test_more_ahead_never_shortens_a_wait_and_a_free_slot_ends_it(
-    running: list[float], ahead: list[float], slots: int
+    running: list[Turn], ahead: list[Turn], slots: int, claim: int
 ) -> None:
     running = running[:slots]
     wait = wait_s(running, ahead, slots)
-    assert wait <= wait_s(running, [*ahead, 5.0], slots)
-    assert wait <= sum(running) + sum(ahead) + 1e-6
+    assert wait <= wait_s(running, [*ahead, Turn(5.0)], slots)
+    assert wait <= sum(turn.seconds for turn in (*running, *ahead)) + 1e-6
     if len(running) + len(ahead) < slots:
         assert wait == 0
+    # A budget never lets anybody go sooner, and one that all fit in together keeps nobody.
+    together = sum(turn.claim for turn in (*running, *ahead)) + claim
+    assert wait_s(running, ahead, slots, together, claim) == wait
+    assert wait_s(running, ahead, slots, 100, claim) >= wait
+
+
+def test_a_newcomer_waits_for_the_budget_as_for_a_slot() -> None:
+    running = [Turn(3.0, 60), Turn(9.0, 30)]
+    assert wait_s(running, [], 8, 100, 10) == 0
+    assert wait_s(running, [], 8, 100, 11) == 3
+    assert wait_s(running, [], 8, 100, 71) == 9
+    assert wait_s(running, [Turn(4.0, 50)], 8, 100, 30) == 7

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from edge.engine.batcher import Batcher
-from edge.engine.job import Ended
+from edge.engine.job import Ended, Job
 from tests.fakes.steps import FakeSteps, expected
 from tests.unit.edge.test_engine_batcher import collect, job, serve, until
-from wire.errors import ContextTooLong, Overloaded
+from wire.deadline import Deadline
+from wire.errors import ContextTooLong, Overloaded, Unavailable
 
 
 def batcher(steps: FakeSteps, slots: int | None = None, **more: object) -> tuple[Batcher, object]:
@@ -84,6 +85,56 @@ async def test_who_cannot_expect_a_turn_in_time_is_told_at_once() -> None:
         await collect(patient)
     finally:
         b.close()
+
+
+async def test_who_waits_for_memory_is_forecast_like_who_waits_for_a_slot() -> None:
+    steps = FakeSteps(slots=4, step_s=0.01)
+    b, served = batcher(steps, kv_tokens=210)
+    try:
+        running = b.submit(job(served, tokens=200))
+        for _ in range(5):
+            await running.next()
+        with pytest.raises(Overloaded, match="expected to be free in about"):
+            b.submit(job(served, [1] * 20, tokens=2, within_s=0.2))
+        await collect(b.submit(job(served, tokens=2, within_s=0.2)))
+        running.cancel()
+    finally:
+        b.close()
+
+
+async def test_scores_are_forecast_by_their_passes() -> None:
+    steps = FakeSteps(slots=1, step_s=0.01)
+    b, served = batcher(steps)
+    try:
+        await collect(b.submit(job(served, tokens=10)))
+        await until(lambda: b.active == 0)
+        options = tuple((1, 2, 3 + i) for i in range(40))
+        scored = b.submit(Job(served, [1, 2], 3, Deadline.after(20), continuations=options))
+        await until(lambda: b.active == 1)
+        with pytest.raises(Overloaded, match="expected to be free in about"):
+            b.submit(job(served, tokens=1, within_s=0.1))
+        await scored.next()
+    finally:
+        b.close()
+
+
+async def test_everybody_is_told_by_an_error_of_his_own() -> None:
+    steps = FakeSteps(slots=2, step_s=0.01)
+    b, served = batcher(steps)
+    tickets = [b.submit(job(served, tokens=100)) for _ in range(4)]
+    await tickets[0].next()
+    b.close()
+    told = []
+    for ticket in tickets:
+        with pytest.raises(Unavailable) as caught:
+            await collect(ticket)
+        told.append(caught.value)
+    for _ in range(2):
+        with pytest.raises(Unavailable) as caught:
+            b.submit(job(served))
+        told.append(caught.value)
+    assert len(set(map(id, told))) == 6
+    assert len(set(map(str, told))) == 1
 
 
 async def test_a_prompt_that_was_here_is_copied_and_its_answer_is_the_same() -> None:
