@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.engine.waiting import Turn, AGEING_S, MOST_LEVELS, MOST_PASSED, WaitingList, level, rank, wait_s
+from edge.engine.waiting import AGEING_S, MOST_LEVELS, MOST_PASSED, Turn, WaitingList, level, rank, wait_s
 
 _priorities = st.integers(-(2**31), 2**31 - 1)
 _values = st.none() | st.floats(0, 1e12)
