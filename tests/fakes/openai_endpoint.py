@@ -72,6 +72,7 @@ class OpenAiEndpoint:
     running: int = 0
     left: int = 0
     url: str = ""
+    _open: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
     def generations(self) -> list[Asked]:
@@ -85,14 +86,21 @@ class OpenAiEndpoint:
             yield self
         finally:
             server.close()
+            async with asyncio.timeout(2):
+                while self._open:
+                    for writer in self._open:
+                        writer.transport.abort()
+                    await asyncio.sleep(0.001)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._open.add(writer)
         with suppress(ConnectionError, asyncio.IncompleteReadError, h11.RemoteProtocolError):
             while (asked := await _read(reader)) is not None:
                 self.asked.append(asked)
                 await self._answer(asked, reader, writer)
         writer.close()
+        self._open.discard(writer)
 
     async def _answer(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raw = self._raw(asked)
