@@ -78,7 +78,7 @@ class Answer:
         for choice in choices:
             if not isinstance(choice, dict):
                 raise broken("a choice is no JSON object")
-            if choice.get("index", 0) == 0:
+            if not choice.get("index"):  # some leave it out, or null
                 yield from self._choice(choice, part)
 
     def _choice(self, choice: Json, part: str) -> Iterator[Delta]:

@@ -6,6 +6,7 @@ Neither tells the tokens' ids. Numbers that JSON does not have must not reach a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from edge.openai_upstream.faults import broken
 from wire.messages import LEAST_LOGPROB, TokenLogprob
 
 _ABSURD = 1e30
+_SPELLED = re.compile(r"bytes:(\\x[0-9a-fA-F]{2})+")
 Ranked = tuple[TokenLogprob, tuple[TokenLogprob, ...]]
 
 
@@ -58,7 +60,14 @@ def _token(entry: Mapping[str, Any], value: float) -> TokenLogprob:
     raw, text = entry.get("bytes"), entry.get("token")
     if isinstance(raw, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in raw):
         return TokenLogprob(0, value, bytes(raw))
-    return TokenLogprob(0, value, text.encode(errors="replace") if isinstance(text, str) else b"")
+    return TokenLogprob(0, value, _bytes(text) if isinstance(text, str) else b"")
+
+
+def _bytes(text: str) -> bytes:
+    """Completions spell a token that is no whole characters `bytes:\\xc3`."""
+    if _SPELLED.fullmatch(text):
+        return bytes.fromhex(text.removeprefix("bytes:").replace("\\x", ""))
+    return text.encode(errors="replace")
 
 
 def _number(value: Any) -> float | None:

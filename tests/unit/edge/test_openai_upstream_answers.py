@@ -85,6 +85,9 @@ async def test_log_probs_of_completions_are_read() -> None:
     delta = await delta_of(raw, messages=(), prompt="p")
     assert (delta.text, delta.logprobs, delta.token_bytes) == ("éx", (-0.5, -1.0), ("é".encode(), b"x"))
     assert delta.top_logprobs == ((TokenLogprob(0, -0.5, "é".encode()), TokenLogprob(0, -1.5, b"e")), ())
+    told |= {"tokens": ["bytes:\\xc3", "bytes:\\xZZ"], "top_logprobs": None}
+    raw = Raw(200, (event({"choices": [{"text": "éx", "logprobs": told, "finish_reason": "stop"}]}), DONE))
+    assert (await delta_of(raw, messages=(), prompt="p")).token_bytes == (b"\xc3", b"bytes:\\xZZ")
     told["token_logprobs"] = [-0.5]
     raw = Raw(200, (event({"choices": [{"text": "éx", "logprobs": told, "finish_reason": "stop"}]}), DONE))
     with pytest.raises(Unavailable, match="differ in length"):
@@ -125,7 +128,7 @@ WAYS: list[tuple[str, tuple[bytes, ...]]] = [
             event(
                 {"choices": [{"delta": {"content": None, "tool_calls": None}, "finish_reason": None}], "usage": None}
             ),
-            chunk("one"),
+            event({"choices": [{"index": None, "delta": {"content": "one"}}]}),
             chunk(" two"),
             END,
         ),
