@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 
 from edge.releases import CLASSIFY
 from release.manifest import Calibration, Manifest
-from router.calibration import Choice, Fit, InForce, choose, in_force, prefix_rule
+from router.calibration import Choice, Fit, InForce, choose, for_choices, in_force, prefix_rule
 from router.confidence import FEATURES, Calibrator
 from router.label_confidence import LABEL_FEATURES
 
@@ -78,6 +78,9 @@ class Calibrated:
                 self._cache.clear()
             self._cache[key] = self._work_out(release, precision, commit_prefix)
         return self._cache[key]
+
+    def for_choices(self, release: str, precision: int) -> InForce:
+        return for_choices(self._calibrators.get(release, ()), precision, self._cpu_class)
 
     def _work_out(self, release: str, precision: int, commit_prefix: int | None) -> InForce:
         known = self._calibrators.get(release, ())

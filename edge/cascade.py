@@ -88,6 +88,7 @@ class Cascade:
 
     async def _edge(self, run: Run) -> AsyncGenerator[GenerateEvent, None]:
         """Lets the edge decode; yields only once it is committed."""
+        run.spent += 0 if run.attempt is None else run.attempt.tokens
         attempt = run.attempt = Attempt(self._parts.clock())
         run.previous_tokens = 0
         # The engine is part of this node and no hop: its own limit must not cut a longer chain short.

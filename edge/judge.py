@@ -22,6 +22,8 @@ from wire.messages import GenerateRequest
 from wire.service import InferenceService
 from wire.validate import RequestLimits
 
+_CHOICE = "choice"  # the form of answers that are one of given options
+
 
 @dataclass(frozen=True, slots=True)
 class CascadeSettings:
@@ -108,6 +110,9 @@ class Judge:
         final = run.attempt.final if run.attempt is not None else None
         release = final.release if final is not None else run.served.release if run.served is not None else ""
         precision = final.precision if final is not None else run.served.precision if run.served is not None else 0
+        form = run.request.response_format
+        if form is not None and form.type == _CHOICE:
+            return self._parts.calibrations.for_choices(release, precision)
         prefix = run.asked.commit_prefix if moment is Moment.DURING else None
         return self._parts.calibrations.in_force(release, precision, prefix)
 

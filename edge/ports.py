@@ -96,3 +96,7 @@ class Calibrations(Protocol):
     def in_force(self, release: str, precision: int, commit_prefix: int | None) -> InForce:
         """Those of a release at a precision, for a commit point after that many tokens (None: the end)."""
         ...
+
+    def for_choices(self, release: str, precision: int) -> InForce:
+        """Those for the choice among given options, which are told from other signals than text is."""
+        ...

@@ -53,6 +53,7 @@ def edge_final(run: Run, final: Final, decision: Decision, now: float) -> Final:
         timings_ms=_timings(run, now) | _prefixed(final, "edge_"),
         draft_tokens_offered=0 if offered is None else len(offered.token_ids),
         draft_status="" if offered is None else "unsupported",
+        edge_tokens_spent=final.edge_tokens_spent + run.spent,
         hops=run.request.hops,
         request_id=run.request.request_id,
         signals=final.signals if run.request.return_signals else None,
@@ -75,7 +76,7 @@ def upstream_final(run: Run, final: Final, decision: Decision, now: float) -> Fi
         draft_tokens_offered=run.draft_offered,
         draft_status=run.draft_status or final.draft_status,
         # What edges decoded for this request and nobody reads, here and further up.
-        edge_tokens_spent=final.edge_tokens_spent + (0 if run.attempt is None else run.attempt.tokens),
+        edge_tokens_spent=final.edge_tokens_spent + run.spent + (0 if run.attempt is None else run.attempt.tokens),
         hops=max(final.hops, run.request.hops + 1),
         request_id=run.request.request_id,
         signals=final.signals if run.request.return_signals else None,

@@ -60,6 +60,7 @@ class Run:
     attempt: Attempt | None = None
     previous_tokens: int = 0
     committed: Decision | None = None
+    spent: int = 0  # tokens of attempts that were given up for another one
     edge_error: WeirError | None = None
     upstream_error: WeirError | None = None
     upstream_began: float | None = None

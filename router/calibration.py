@@ -17,6 +17,7 @@ from router.confidence import Calibrator
 from router.decision import Policy
 
 END = "end"
+CHOICE = "choice"  # the rule of answers chosen among given options: one step over them, no text
 UNCALIBRATED_THRESHOLD = 0.95
 
 
@@ -73,6 +74,12 @@ class InForce:
             threshold_prefix=self.prefix.threshold,
             stop_levels=self.prefix.stop_levels,
         )
+
+
+def for_choices(calibrators: Iterable[Calibrator], precision: int, cpu_class: str) -> InForce:
+    """Those for answers that are one of given options. Calibrators of text never stand in: their signals differ."""
+    chosen = choose(calibrators, precision, cpu_class, CHOICE)
+    return InForce(chosen, chosen)
 
 
 def in_force(

@@ -15,7 +15,7 @@ from edge.local import LocalState
 from edge.node import NoUpstream
 from edge.upstream import UpstreamSettings, UpstreamState
 from router.breaker import BreakerSettings
-from router.calibration import InForce, in_force
+from router.calibration import InForce, for_choices, in_force
 from router.confidence import FEATURES, Calibrator
 from router.decision import Policy
 from tests.fakes.inference import FakeInference
@@ -71,6 +71,9 @@ class FixedCalibrations:
     def in_force(self, release: str, precision: int, commit_prefix: int | None) -> InForce:
         known = (calibrator("end", THRESHOLD), calibrator("prefix:4", THRESHOLD))
         return in_force(known, 8, "any", commit_prefix)
+
+    def for_choices(self, release: str, precision: int) -> InForce:
+        return for_choices((), precision, "any")
 
 
 class Events:

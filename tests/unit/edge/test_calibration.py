@@ -113,6 +113,15 @@ def test_levels_that_are_none_are_refused(levels: tuple[float, ...]) -> None:
         EarlyStop(levels, 0.02, 100, 1, 300, 200)
 
 
+def test_choices_have_a_calibrator_of_their_own_or_none(bare: Manifest) -> None:
+    known, release = calibrated(bare, entry("end", 0.5), entry("prefix:8", 0.8))
+    force = known.for_choices(release, 8)
+    assert (force.end.calibrator, force.end.threshold) == (None, UNCALIBRATED_THRESHOLD)
+    fitted, release = calibrated(bare, entry("end", 0.5), entry("choice", 0.7))
+    assert fitted.for_choices(release, 8).end.threshold == fitted.for_choices(release, 8).prefix.threshold == 0.7
+    assert fitted.for_choices("unknown", 8).end.calibrator is None
+
+
 def test_a_calibrator_of_other_features_is_not_used(bare: Manifest) -> None:
     width = len(FEATURES) - 1
     odd = entry(

@@ -10,6 +10,7 @@ import pytest
 
 from edge.judge import CascadeSettings
 from edge.upstream import UpstreamSettings
+from router.calibration import UNCALIBRATED_THRESHOLD
 from router.decision import Policy
 from tests.fakes.inference import FakeInference
 from tests.fakes.node import CLOUD_WORDS, EDGE_WORDS, FakeNode, cloud, engine, request, signals, soon, sure
@@ -240,6 +241,20 @@ async def test_an_early_stop_whose_escalation_fails_runs_on_the_edge_after_all()
     assert answer.text == EDGE_TEXT
     assert (answer.final.reason, answer.final.degraded) == (Reason.UPSTREAM_ERROR, True)
     assert len(node.engine.requests) == 2
+    assert answer.final.edge_tokens_spent == 4, "of the attempt that was given up; those of the answer are in its usage"
+
+
+async def test_a_choice_has_no_confidence_that_was_fitted_on_text() -> None:
+    """Its signals are of one step over the options: a calibrator of text would take them for something else."""
+    form = ResponseFormat("choice", choices=("yes", "no"))
+    local = engine(0.9)
+    local.model = replace(local.model, capabilities=(*local.model.capabilities, "choice"))
+    alone = await FakeNode(local).ready()
+    final = (await alone.ask(request(response_format=form))).final
+    assert (final.tier, final.confidence, final.threshold) == (Tier.EDGE, None, UNCALIBRATED_THRESHOLD)
+    assert (final.reason, final.degraded, final.wanted_reason) == (Reason.OFFLINE, True, Reason.LOW_CONFIDENCE)
+    stays = (await alone.ask(request("edge_only", response_format=form))).final
+    assert (stays.reason, stays.degraded, stays.confidence) == (Reason.EDGE_ONLY, False, None)
 
 
 async def test_what_the_edge_cannot_do_goes_up() -> None:
