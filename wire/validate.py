@@ -66,6 +66,8 @@ def check_classify(request: ClassifyRequest, limits: RequestLimits) -> None:
     if request.top_labels < 0:
         raise InvalidRequest(f"top_labels is {request.top_labels}; it must be 0 (all) or more")
     _check_risk(request.constraints.max_risk)
+    if request.constraints.commit_rule:
+        raise InvalidRequest("commit_rule is for text that is written; a label comes whole: leave it out")
     labels = {
         "model": request.model,
         "idempotency_key": request.idempotency_key,

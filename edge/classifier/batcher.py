@@ -1,11 +1,13 @@
 """Dynamic batching of texts: one thread that runs what waits, in batches of about one length.
 
 Invariants: at most `max_queue` texts wait beside the batch that runs, a text past that is refused at once. A
-text that comes while nothing runs is run at once, alone; those that come meanwhile share the next batches. Before
-every batch deadlines are looked at and callers that left are forgotten. Every text is answered exactly once, by the
-weights it was tokenized for, or by those of the same release that took their place. A text that fails does so
-alone: its batch is run again text by text. When the model itself broke, every text fails as Unavailable and
-`broken` is told once: the process is to be replaced. `retired` is told when a model was let go.
+text that comes while nothing runs is run at once, alone; those that come meanwhile share the next batches, each of
+which has the text whose turn it is: by priority, value and age, as for decoders (edge.engine.waiting), so that nobody
+waits for ever. A text that cannot expect its turn before its deadline is refused at once. Before every batch
+deadlines are looked at and callers that left are forgotten. Every text is answered exactly once, by the weights it was
+tokenized for, or by those of the same release that took their place. A text that fails does so alone: its batch is
+run again text by text. When the model itself broke, every text fails as Unavailable and `broken` is told once: the
+process is to be replaced. `retired` is told when a model was let go.
 
 Must not know: gRPC, tokenizers, releases, labels.
 """
@@ -13,6 +15,7 @@ Must not know: gRPC, tokenizers, releases, labels.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import logging
 import threading
 import time
@@ -22,6 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edge.classifier.pick import Bounds, pick
+from edge.engine.waiting import rank
 from runtime.ort.classify import Encoded, Labels, Rows
 from runtime.ort.steps import ModelBroken
 from wire.deadline import Deadline
@@ -62,7 +66,13 @@ class Waiting:
     row: Encoded
     deadline: Deadline
     answer: asyncio.Future[Labelled]
+    priority: int = 0
+    value: float | None = None
     since: float = field(default_factory=time.monotonic)
+    rank: float = 0.0  # the smallest goes first
+
+    def __post_init__(self) -> None:
+        self.rank = rank(self.priority, self.value, self.since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ class TextBatcher:
         self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
         # Shared by both threads, under the condition's lock.
-        self._waiting: list[Waiting] = []
+        self._waiting: list[Waiting] = []  # by rank
         self._current = served
         self._others = False  # whether models before the current one may still have texts
         self._running: list[Waiting] = []
@@ -126,18 +136,33 @@ class TextBatcher:
         """No text is taken any more: stopped, or broken."""
         return self._closed is not None
 
-    def submit(self, served: Served, row: Encoded, deadline: Deadline) -> asyncio.Future[Labelled]:
-        """Queues a text. Raises Overloaded when the queue is full, Unavailable when closed."""
-        entry = Waiting(served, row, deadline, self._loop.create_future())
+    def submit(
+        self, served: Served, row: Encoded, deadline: Deadline, priority: int = 0, value: float | None = None
+    ) -> asyncio.Future[Labelled]:
+        """Queues a text.
+
+        Raises Overloaded when the queue is full or longer than the deadline, Unavailable when closed.
+        """
+        entry = Waiting(served, row, deadline, self._loop.create_future(), priority, value)
         with self._changed:
             if self._closed is not None:
                 raise self._closed
             # A text that will be run at once does not wait.
             if len(self._waiting) - (0 if self._running else 1) >= self._settings.max_queue:
                 raise Overloaded(f"{len(self._waiting)} texts wait, which is the most; try again later")
-            self._waiting.append(entry)
+            expected, left = self._turn_s(entry), deadline.remaining_s()
+            if 0 < left < expected:
+                raise Overloaded(
+                    f"its turn is expected in {expected:.1f} s and its deadline is in {left:.1f} s; try again later"
+                )
+            bisect.insort(self._waiting, entry, key=_order)
             self._changed.notify()
         return entry.answer
+
+    def _turn_s(self, entry: Waiting) -> float:
+        """Seconds until its batch begins, at most: what runs and what goes first, at the pace of late."""
+        ahead = [other for other in self._waiting if other.rank <= entry.rank and not other.answer.cancelled()]
+        return sum(len(other.row) for other in (*self._running, *ahead)) * self._token_s
 
     def switch(self, served: Served) -> None:
         """New texts run on `served`, and those that wait where it is the same release."""
@@ -186,13 +211,17 @@ class TextBatcher:
     def _patience(self) -> float:
         if not self._waiting:
             return _IDLE_WAIT_S
-        return max(self._waiting[0].since + self._settings.linger_s - time.monotonic(), 0.0)
+        return max(self._oldest() + self._settings.linger_s - time.monotonic(), 0.0)
 
     def _lingers(self) -> bool:
         """Whether the first text still waits for company."""
         if not self._settings.linger_s or len(self._waiting) >= self._settings.bounds.rows:
             return False
-        return time.monotonic() < self._waiting[0].since + self._settings.linger_s
+        return time.monotonic() < self._oldest() + self._settings.linger_s
+
+    def _oldest(self) -> float:
+        """When the text came that has waited longest."""
+        return min(entry.since for entry in self._waiting)
 
     def _taken(self) -> list[Waiting]:
         """Those nearest to the first in length, of those that run on the same model."""
@@ -268,6 +297,10 @@ class TextBatcher:
             for entry in (*self._running, *self._waiting):
                 self._post(entry, error)
             self._waiting, self._running = [], []
+
+
+def _order(entry: Waiting) -> float:
+    return entry.rank
 
 
 def _deliver(answer: asyncio.Future[Labelled], outcome: Labelled | WeirError) -> None:

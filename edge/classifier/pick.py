@@ -1,6 +1,6 @@
-"""Which of the texts that wait go into the next batch: those nearest in length to the one that waits longest.
+"""Which of the texts that wait go into the next batch: those nearest in length to the one whose turn it is.
 
-Pure. The first that waits is always in the batch, so nobody starves; a text longer than a whole batch may be
+Pure. The first in the order of turns is always in the batch; a text longer than a whole batch may be
 goes alone. The bounds hold for every batch of more than one text.
 """
 
@@ -20,7 +20,7 @@ class Bounds:
 
 
 def pick(lengths: Sequence[int], bounds: Bounds) -> list[int]:
-    """Places in `lengths`, which is in the order of arrival and not empty, of those that go together."""
+    """Places in `lengths`, which is in the order of turns and not empty, of those that go together."""
     first = lengths[0]
     nearest = sorted(range(1, len(lengths)), key=lambda index: (abs(lengths[index] - first), index))
     chosen, total, longest = [0], first, first

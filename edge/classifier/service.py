@@ -104,7 +104,9 @@ class ClassifierService:
                 row = await self._encoded(model, request)
                 call.deadline.check()
                 submitted = time.monotonic()
-                labelled = await batcher.submit(model.served, row, call.deadline)
+                labelled = await batcher.submit(
+                    model.served, row, call.deadline, request.context.priority, request.context.value
+                )
                 timings = {
                     "tokenize": (submitted - began - waited_s) * 1e3,
                     "queue": labelled.queue_ms,

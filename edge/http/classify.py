@@ -116,7 +116,7 @@ def _request(body: ClassifyBody, text: str, headers: asking.Headers, suffix: str
         model=body.model,
         text=text,
         text_pair=body.text_pair,
-        constraints=Constraints(tier, weir.max_risk),
+        constraints=Constraints(tier, weir.max_risk, weir.commit_rule),  # a rule is refused by name
         context=Context(**known),
         request_id=f"cls-{uuid.uuid4().hex}",
         idempotency_key=f"{key}{suffix}" if key else "",

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from edge.classifier.batcher import BatcherSettings, Labelled, Served, TextBatcher
+from edge.classifier.batcher import BatcherSettings, Labelled, Served, TextBatcher, Waiting
 from edge.classifier.pick import Bounds
 from runtime.ort.classify import Encoded
 from tests.fakes.labels import FakeLabels, expected
@@ -93,6 +93,43 @@ async def test_a_full_queue_refuses_and_a_lone_text_does_not_count_as_waiting() 
         await asyncio.gather(first, second)
     async with batching(FakeLabels(), max_queue=0) as b:
         await b.submit(b._current, row(3), soon())
+
+
+async def test_priority_and_value_go_first_and_age_makes_up_for_them() -> None:
+    """A level is worth five seconds of waiting, as for decoders; equals go in the order they came."""
+    labels = FakeLabels()
+    async with batching(labels, bounds=Bounds(rows=1)) as b:
+        first = await blocked(b, labels)
+        current = b._current
+        waiting = [
+            b.submit(current, row(10), soon()),
+            b.submit(current, row(11), soon()),
+            b.submit(current, row(12), soon(), value=4.0),
+            b.submit(current, row(13), soon(), priority=1),
+            b.submit(current, row(14), soon(), priority=-1),
+        ]
+        old = Waiting(current, row(15), soon(), asyncio.get_running_loop().create_future(), -1)
+        old.since, old.rank = old.since - 60, old.rank - 60
+        with b._changed:
+            b._waiting.insert(0, old)
+        assert labels.gate is not None
+        labels.gate.set()
+        await asyncio.gather(first, *waiting, old.answer)
+    assert [batch[0] for batch in labels.batches] == [4, 15, 12, 13, 10, 11, 14]
+
+
+async def test_a_text_that_cannot_expect_its_turn_in_time_is_refused_at_once() -> None:
+    labels = FakeLabels(step_s=0.2)
+    async with batching(labels, bounds=Bounds(rows=1)) as b:
+        await b.submit(b._current, row(4), soon())  # 50 ms a token
+        running = b.submit(b._current, row(4), soon())
+        while not b.active:
+            await asyncio.sleep(0.001)
+        before = b.submit(b._current, row(20), soon())
+        with pytest.raises(Overloaded, match="its turn is expected in"):
+            b.submit(b._current, row(4), soon(0.5))
+        urgent = b.submit(b._current, row(4), soon(0.5), priority=8)
+        await asyncio.gather(running, before, urgent)
 
 
 async def test_deadlines_and_callers_that_left_are_heeded_before_a_batch() -> None:

@@ -134,6 +134,7 @@ def test_a_long_fault_is_not_told_whole(request_: GenerateRequest) -> None:
         (ClassifyRequest(text="x" * 600, text_pair="y" * 600), TooLarge, "1200"),
         (ClassifyRequest(text="x", top_labels=-1), InvalidRequest, "top_labels"),
         (ClassifyRequest(text="x", constraints=Constraints(max_risk=2)), InvalidRequest, "max_risk"),
+        (ClassifyRequest(text="x", constraints=Constraints(commit_rule="prefix:4")), InvalidRequest, "commit_rule"),
         (ClassifyRequest(text="x", hops=5), PreconditionFailed, "own upstream"),
     ],
 )
