@@ -9,7 +9,6 @@ they read with `EdgeConfig.from_json`; so the environment is read once. Of a nod
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from runtime import processors
 from runtime.config import Section
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -28,26 +28,18 @@ SECRETS = frozenset((API_KEY_VARIABLE,))  # variables that no child has any use 
 REMOTE_CAPABILITIES = ("stream", "sample", "min_p", "penalties", "json_schema", "tools", "tool_turns")
 
 
-def available_cpus(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """CPUs this process may use: the smaller of its affinity and its cgroup's quota, at least 1."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_quota(root)
-    return max(1, allowed if quota is None else min(allowed, int(quota)))
+def available_cpus() -> int:
+    """Threads to compute with where nothing else is said: physical cores that may be used, within the quota."""
+    return processors.threads()
 
 
-def _cgroup_quota(root: Path) -> float | None:
-    """The quota in CPUs under cgroup v2 (cpu.max) or v1 (cfs_quota_us); None when there is none."""
+def _threads(settled: Mapping[str, object]) -> int:
+    """As many as `cpus` has cores."""
+    cpus = settled.get("cpus")
     try:
-        quota, period = (root / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        quota_us = int((root / "cpu/cpu.cfs_quota_us").read_text())
-        period_us = int((root / "cpu/cpu.cfs_period_us").read_text())
-        return quota_us / period_us if quota_us > 0 and period_us > 0 else None
-    except (OSError, ValueError):
-        return None
+        return processors.threads(cpus if isinstance(cpus, str) else "")
+    except ValueError:  # which is told of `cpus`
+        return 1
 
 
 class ModelConfig(BaseModel):
@@ -62,7 +54,9 @@ class ModelConfig(BaseModel):
     releases_dir: Path | None = None
     release_pin: str | None = None
     precision: Literal["auto", "4", "8"] | None = None
+    cpus: str | None = None
     threads: int | None = Field(default=None, ge=1, le=1024)
+    spin: bool | None = None
     slots: int | None = Field(default=None, ge=1, le=64)
     context_length: int | None = Field(default=None, ge=16, le=1 << 20)
     max_queue: int | None = Field(default=None, ge=0, le=65_536)
@@ -70,6 +64,9 @@ class ModelConfig(BaseModel):
     batch_rows: int | None = Field(default=None, ge=1, le=1024)
     batch_tokens: int | None = Field(default=None, ge=16, le=1 << 20)
     linger_ms: float | None = Field(default=None, ge=0, le=1000)
+    kv_tokens: int | None = Field(default=None, ge=16)
+    prefix_cache_bytes: int | None = Field(default=None, ge=0)
+    prefix_cache_answers: bool | None = None
     memory_budget_bytes: int | None = Field(default=None, ge=1 << 20)
     threshold: Share | None = None
     upstream_model: str | None = None
@@ -92,7 +89,8 @@ class EdgeConfig(Section):
     default_model: str = ""  # of requests that name none; empty: the only one that can serve them
     precision: Literal["auto", "4", "8"] = "auto"
     run_dir: Path | None = None  # sockets; None: a fresh temporary folder
-    threads: int = Field(default_factory=available_cpus, ge=1, le=1024)
+    cpus: str = ""  # processors the engine keeps to, as 0-3,8; empty: all that are allowed
+    threads: int = Field(default_factory=_threads, ge=1, le=1024)
     spin: bool = False  # idle threads wait busily: a little faster, on cores that nobody else needs
     slots: int = Field(4, ge=1, le=64)
     context_length: int = Field(2048, ge=16, le=1 << 20)
@@ -163,6 +161,12 @@ class EdgeConfig(Section):
     # Of one of several models (edge.models): whether releases of another name may be taken for it where they are alone.
     _named_in_store: bool = PrivateAttr(default=False)
     _named_in_folder: bool = PrivateAttr(default=False)
+
+    @field_validator("cpus")
+    @classmethod
+    def _allowed(cls, value: str) -> str:
+        processors.usable(value)
+        return value
 
     @field_validator("private_classes", "siblings", "upstream_capabilities", mode="before")
     @classmethod

@@ -3,7 +3,8 @@
 A node is told of its models (`[[edge.models]]`), or of one (`model`), or takes every model that it finds. Each has
 an EdgeConfig of its own, like a node with that model alone: so whatever starts, watches or routes one model knows
 nothing of the others. What they share is divided here: memory by equal shares of what no model claims for itself.
-Cores are not divided: an engine that has nothing to do takes none, as its threads do not spin.
+Cores are not divided: an engine that has nothing to do takes none, unless its threads `spin`; `cpus` sets engines
+apart.
 """
 
 from __future__ import annotations
@@ -74,8 +75,10 @@ def _servable(found: Sequence[Found]) -> frozenset[str]:
 def _own(config: EdgeConfig, entry: ModelConfig, share: int | None) -> EdgeConfig:
     said = {key: value for key, value in entry.model_dump(exclude={"name"}).items() if value is not None}
     alone = len(config.models) == 1
+    # A model with processors of its own has as many threads as those have cores, unless it says otherwise.
+    inherited = config.model_dump(exclude={"threads"} if "cpus" in said else None)
     own = {
-        **config.model_dump(),
+        **inherited,
         "memory_budget_bytes": share,
         **said,
         "model": entry.name,

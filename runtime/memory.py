@@ -1,6 +1,6 @@
 """How much memory this process may still take, and giving back what it no longer uses.
 
-A container's limit counts, not only the machine's memory. Must not know models.
+The limits of the control groups around this process count, not only the machine's memory. Must not know models.
 """
 
 from __future__ import annotations
@@ -10,24 +10,19 @@ from pathlib import Path
 
 import psutil
 
-_CGROUP = Path("/sys/fs/cgroup")
+from runtime.cgroup import ROOT, memory_left, memory_limit
 
 
-def free_bytes(cgroup: Path = _CGROUP) -> int:
-    """Bytes that can be taken without swapping or breaking the container's limit."""
-    available = int(psutil.virtual_memory().available)
-    limit = _left_in_cgroup(cgroup)
-    return available if limit is None else min(available, limit)
+def free_bytes(root: Path = ROOT) -> int:
+    """Bytes that can be taken without swapping or breaking a limit. `root` is the file system's."""
+    available, left = int(psutil.virtual_memory().available), memory_left(root)
+    return available if left is None else min(available, left)
 
 
-def limit_bytes(cgroup: Path = _CGROUP) -> int:
+def limit_bytes(root: Path = ROOT) -> int:
     """Bytes this machine, or this container, has in all."""
-    whole = int(psutil.virtual_memory().total)
-    try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        return whole if limit == "max" else min(whole, int(limit))
-    except (OSError, ValueError):
-        return whole
+    whole, limit = int(psutil.virtual_memory().total), memory_limit(root)
+    return whole if limit is None else min(whole, limit)
 
 
 def resident_bytes() -> int:
@@ -49,15 +44,3 @@ def trim() -> None:
     call = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if call is not None:
         call(0)
-
-
-def _left_in_cgroup(root: Path) -> int | None:
-    """What the cgroup (v2) leaves; None without a limit. Cached file pages give way, so they count as free."""
-    try:
-        limit = (root / "memory.max").read_text().strip()
-        used = int((root / "memory.current").read_text())
-        lines = (line.split() for line in (root / "memory.stat").read_text().splitlines())
-        cached = next((int(value) for name, value in lines if name == "inactive_file"), 0)
-        return None if limit == "max" else max(int(limit) - used + cached, 0)
-    except (OSError, ValueError):
-        return None

@@ -23,7 +23,9 @@ class ClassifierConfig(BaseModel):
     precision: Literal[4, 8] = 8
     model: str = ""
     node: str = "edge"
+    cpus: str = ""  # processors to keep to; empty: all that are allowed
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    spin: bool = False
     context_length: Annotated[int, Field(ge=16, le=1 << 20)] = 2048
     batch_rows: Annotated[int, Field(ge=1, le=1024)] = 32
     batch_tokens: Annotated[int, Field(ge=16, le=1 << 20)] = 256

@@ -11,6 +11,7 @@ from edge.classifier.model import open_classifier
 from edge.classifier.service import ClassifierService, Opener
 from edge.engine.main import EngineProcess, Faces, serve_engine
 from edge.engine.room import Memory
+from runtime.processors import keep_to
 
 
 async def serve(
@@ -28,4 +29,5 @@ async def serve(
 def run(config: ClassifierConfig) -> int:
     """Blocks until the process should end; returns its exit code."""
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    keep_to(config.cpus)  # before there are threads to compute with
     return asyncio.run(serve(config))

@@ -89,7 +89,7 @@ def open_classifier(
 def _load(config: ClassifierConfig, release: Release, precision: int, encoder: TextEncoder) -> Model:
     manifest = release.manifest
     with refusals():
-        loaded = load_classifier(release, precision, threads=config.threads)
+        loaded = load_classifier(release, precision, threads=config.threads, spin=config.spin)
     served = Served(loaded.session, release.id, precision, loaded.weight_digest)
     info = ModelInfo(
         name=config.model or manifest.name,

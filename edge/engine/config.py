@@ -23,6 +23,7 @@ class EngineConfig(BaseModel):
     precision: Literal[4, 8] = 8
     model: str = ""
     node: str = "edge"
+    cpus: str = ""  # processors to keep to; empty: all that are allowed
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     slots: Annotated[int, Field(ge=1, le=256)] = 4
     context_length: Annotated[int, Field(ge=16, le=1 << 20)] = 2048

@@ -77,9 +77,11 @@ class Labels(Protocol):
 class ClassifierSession:
     """A classifier's graph with its weights; satisfies Labels."""
 
-    def __init__(self, graph: bytes, initializers: Mapping[str, npt.NDArray[Any]], labels: int, threads: int) -> None:
+    def __init__(
+        self, graph: bytes, initializers: Mapping[str, npt.NDArray[Any]], labels: int, threads: int, spin: bool = False
+    ) -> None:
         """Raises GraphError where the graph is not what so many labels need."""
-        self._session = FedSession(graph, initializers, threads)
+        self._session = FedSession(graph, initializers, threads, spin)
         self._inputs = [entry.name for entry in self._session.run.get_inputs()]
         outputs = {entry.name: entry.shape for entry in self._session.run.get_outputs()}
         if (

@@ -33,7 +33,7 @@ class LoadedClassifier:
     load_ms: float
 
 
-def load_classifier(release: Release, precision: int, *, threads: int = 1) -> LoadedClassifier:
+def load_classifier(release: Release, precision: int, *, threads: int = 1, spin: bool = False) -> LoadedClassifier:
     """Loads weights, makes a session and tries it out on the release's self-tests. Raises ReleaseError, GraphError."""
     manifest = release.manifest
     demand_classifier(manifest)
@@ -41,7 +41,7 @@ def load_classifier(release: Release, precision: int, *, threads: int = 1) -> Lo
     graph, arrays = release.graph(precision), own_initializers(release, precision)
     digest = weight_digest(graph, arrays)
     packed = Packed(arrays)
-    session = ClassifierSession(graph, arrays, len(manifest.labels), threads)
+    session = ClassifierSession(graph, arrays, len(manifest.labels), threads, spin)
     give_back(lambda: _first(session), packed, lambda: own_initializers(release, precision))
     drop_file_pages(arrays)
     try_out(session, precision, manifest.self_tests, cpu_class(), manifest.architecture.context_length)

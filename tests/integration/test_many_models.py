@@ -109,6 +109,7 @@ def test_what_cannot_be_served_is_refused_by_name(node: EdgeProcess) -> None:
         ({"model": "tiny"}, 400),
         ({"text_pair": "b"}, 400),
         ({"text": "\ud800"}, 400),
+        ({"weir": {"commit_rule": "prefix:8"}}, 400),
     ):
         answer = httpx.post(
             f"{node.http}/v1/classify",

@@ -81,7 +81,9 @@ def _version(name: str) -> str | None:
 def _machine() -> dict[str, Any]:
     from edge.config import available_cpus
     from quantize.sources.cache import Cache
+    from runtime import processors
     from runtime.cpu import cpu_class, native_bfloat16
+    from runtime.memory import limit_bytes
 
     cache = Cache.from_environment(os.environ).root
     return {
@@ -89,7 +91,10 @@ def _machine() -> dict[str, Any]:
         "python": sys.executable,
         "cpu_class": cpu_class(),
         "native_bfloat16": native_bfloat16(),
+        "processors": len(processors.allowed()),
+        "cores": processors.cores(processors.allowed()),
         "threads": available_cpus(),
+        "memory_bytes": limit_bytes(),
         "cache": str(cache),
         "cache_exists": cache.is_dir(),
         "mirrors": os.environ.get("WEIR_MIRRORS", "on"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from edge.config import EdgeConfig, available_cpus
 from runtime.config import ConfigError, load
+from runtime.processors import allowed
 
 
 def settings(**given: object) -> EdgeConfig:
@@ -49,20 +48,14 @@ def test_children_read_what_the_launcher_settled(monkeypatch: pytest.MonkeyPatch
     assert config.engine_target == "unix:/run/x/engine.sock"
 
 
-@pytest.mark.parametrize(
-    ("files", "most"),
-    [
-        ({"cpu.max": "150000 100000"}, 1),
-        ({"cpu.max": "50000 100000"}, 1),
-        ({"cpu.max": "max 100000"}, 4096),
-        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 4096),
-        ({"cpu.max": "nonsense"}, 4096),
-        ({}, 4096),
-    ],
-)
-def test_threads_follow_the_quota(tmp_path: Path, files: dict[str, str], most: int) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert 1 <= available_cpus(tmp_path) <= most
+def test_threads_are_those_of_the_processors_that_are_kept_to() -> None:
+    one = str(min(allowed()))
+    assert settings().threads == available_cpus()
+    assert settings(cpus=one).threads == 1
+    assert settings(cpus=one, threads=3).threads == 3
+
+
+@pytest.mark.parametrize(("cpus", "word"), [("4000-4001", "none of 4000-4001"), ("one", "'one'"), ("3-1", "'3-1'")])
+def test_processors_that_cannot_be_used_are_refused_by_name(cpus: str, word: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s)cpus.*{word}"):
+        settings(cpus=cpus)

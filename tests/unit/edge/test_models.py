@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from edge.config import EdgeConfig, ModelConfig
+from edge.engine_specs import engine_spec
 from edge.models import each, folder_of, found_names, settled
+from edge.starts import Start
 from release.errors import ReleaseError
+from release.listing import list_releases
+from runtime.processors import allowed
 from tests.fakes.releases import write_release
 
 MIB = 1 << 20
@@ -42,6 +47,30 @@ def test_a_model_has_its_own_settings_and_the_nodes_for_the_rest() -> None:
     assert (a.slots, a.precision, a.threads, a.releases_dir) == (9, "4", 2, Path("r"))
     assert (b.slots, b.precision, b.releases_dir) == (4, "auto", Path("own"))
     assert a.named_in_folder and not b.named_in_folder
+
+
+def test_a_model_has_its_own_processors_memory_and_manner_of_waiting() -> None:
+    one = str(min(allowed()))
+    entries = (
+        ModelConfig(name="a", cpus=one, spin=True, kv_tokens=64, prefix_cache_bytes=0, prefix_cache_answers=True),
+        ModelConfig(name="b", cpus=one, threads=5),
+        ModelConfig(name="c"),
+    )
+    a, b, c = each(config(models=entries, threads=7, kv_tokens=4096))
+    assert (a.cpus, a.threads, a.spin, a.kv_tokens) == (one, 1, True, 64), "threads follow its processors"
+    assert (a.prefix_cache_bytes, a.prefix_cache_answers) == (0, True)
+    assert (b.cpus, b.threads, b.spin) == (one, 5, False)
+    assert (c.cpus, c.threads, c.kv_tokens, c.prefix_cache_answers) == ("", 7, 4096, False)
+
+
+@pytest.mark.parametrize("task", ["generate", "classify"])
+def test_an_engine_is_told_its_processors_and_whether_to_spin(tmp_path: Path, task: str) -> None:
+    write_release(tmp_path / "r", task=task)
+    one = str(min(allowed()))
+    node = config(cpus=one, spin=True, releases_dir=tmp_path / "r")
+    spec = engine_spec(node, Start(list_releases(tmp_path / "r").found[0], 8))
+    told = json.loads(spec.arguments[-1])
+    assert (told["cpus"], told["threads"], told["spin"]) == (one, 1, True)
 
 
 def test_memory_is_shared_by_those_that_claim_none() -> None:

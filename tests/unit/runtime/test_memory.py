@@ -6,13 +6,15 @@ from pathlib import Path
 
 import psutil
 
-from runtime.memory import free_bytes, trim
+from runtime.memory import free_bytes, limit_bytes, trim
 
 
 def cgroup(tmp_path: Path, limit: str, current: int, inactive_file: int) -> Path:
-    (tmp_path / "memory.max").write_text(f"{limit}\n")
-    (tmp_path / "memory.current").write_text(f"{current}\n")
-    (tmp_path / "memory.stat").write_text(f"anon 1\ninactive_file {inactive_file}\n")
+    folder = tmp_path / "sys/fs/cgroup"
+    folder.mkdir(parents=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{current}\n")
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {inactive_file}\n")
     return tmp_path
 
 
@@ -28,6 +30,12 @@ def test_without_a_limit_the_machine_counts(tmp_path: Path) -> None:
     total = psutil.virtual_memory().total
     assert 0 < free_bytes(cgroup(tmp_path, "max", 0, 0)) <= total
     assert 0 < free_bytes(tmp_path / "missing") <= total
+
+
+def test_what_a_container_has_in_all_is_its_limit(tmp_path: Path) -> None:
+    total = psutil.virtual_memory().total
+    assert limit_bytes(cgroup(tmp_path, str(10 << 20), 0, 0)) == 10 << 20
+    assert limit_bytes(tmp_path / "missing") == total
 
 
 def test_trimming_does_no_harm() -> None:
