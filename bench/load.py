@@ -189,7 +189,7 @@ class OpenLoop:
         committed: float | None = None
         final: Final | None = None
         try:
-            async with aclosing(self._service.generate(self._ask(number), call)) as events:  # type: ignore[type-var]
+            async with aclosing(self._service.generate(self._ask(number), call)) as events:
                 async for event in events:
                     if isinstance(event, Committed):
                         committed = self.now_s - due

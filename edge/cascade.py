@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 
-from edge.escalation import Escalator, as_generator
+from edge.escalation import Escalator
 from edge.events import EdgeFailed, EscalationFailed
 from edge.judge import CascadeParts, CascadeSettings, Judge, asked
 from edge.provenance import edge_committed, edge_final, upstream_committed, upstream_final
@@ -94,7 +94,7 @@ class Cascade:
         # The engine is part of this node and no hop: its own limit must not cut a longer chain short.
         told = replace(run.request, return_logprobs=True, return_signals=True, draft=None, hops=0)
         try:
-            async with aclosing(as_generator(self._parts.engine.generate(told, run.call))) as events:
+            async with aclosing(self._parts.engine.generate(told, run.call)) as events:
                 async for event in events:
                     if isinstance(event, Final):
                         attempt.final, attempt.ended_at = event, self._parts.clock()

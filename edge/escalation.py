@@ -11,7 +11,7 @@ nodes and never multiply, and a request that passed too many nodes is not sent r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -108,7 +108,7 @@ class Escalator:
 
     async def _heard(self, run: Run, request: GenerateRequest, call: Call) -> AsyncGenerator[Delta | Final, None]:
         final: Final | None = None
-        async with aclosing(as_generator(self._upstream.generate(request, call))) as events:
+        async with aclosing(self._upstream.generate(request, call)) as events:
             # Read to the very end, so that the call ends as a success and not as one we left.
             while (event := await _next(events, call.deadline)) is not None:
                 if isinstance(event, Committed):
@@ -201,10 +201,3 @@ async def _next(events: AsyncGenerator[GenerateEvent, None], deadline: Deadline)
         return None
     except TimeoutError as error:
         raise DeadlineExceeded("the upstream did not answer within the time set aside for it") from error
-
-
-def as_generator(events: AsyncIterator[GenerateEvent]) -> AsyncGenerator[GenerateEvent, None]:
-    """An InferenceService's answer as what its contract says it is. Raises WeirError."""
-    if not isinstance(events, AsyncGenerator):
-        raise WeirError("an InferenceService's generate must be an async generator")
-    return events

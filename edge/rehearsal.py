@@ -87,7 +87,7 @@ class Rehearsal:
         )
         began, first = self._clock(), None
         final: Final | None = None
-        async with aclosing(self._engine.generate(request, Call(Deadline.after(_DEADLINE_S)))) as events:  # type: ignore[type-var]
+        async with aclosing(self._engine.generate(request, Call(Deadline.after(_DEADLINE_S)))) as events:
             async for event in events:
                 if isinstance(event, Delta) and first is None:
                     first = self._clock() - began

@@ -228,7 +228,7 @@ class AnswerStream:
 
     async def aclose(self) -> None:
         """Leaves; what is still being worked on is cancelled."""
-        await self._events.aclose()  # type: ignore[attr-defined]
+        await self._events.aclose()
 
     async def __aenter__(self) -> Self:
         return self

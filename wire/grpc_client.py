@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import grpc
 import grpc.aio
@@ -112,7 +112,7 @@ class InferenceClient:
     def target(self) -> str:
         return self._connection.target
 
-    async def generate(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
+    async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
         """See InferenceService. Raises the WeirError the other end raised."""
         call.deadline.check()
         data = convert.request_out(request).SerializeToString()

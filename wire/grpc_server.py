@@ -8,7 +8,8 @@ its trace and becomes INTERNAL without its text. A caller that leaves cancels th
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from typing import NoReturn
 
 import grpc
@@ -78,10 +79,10 @@ class Handlers:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def stream(
-        self, method: str, serve: Callable[[bytes, Call], AsyncIterator[bytes]]
+        self, method: str, serve: Callable[[bytes, Call], AsyncGenerator[bytes, None]]
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         async def handle(data: bytes, context: _Context) -> AsyncIterator[bytes]:
-            events: AsyncIterator[bytes] | None = None
+            events: AsyncGenerator[bytes, None] | None = None
             try:
                 events = serve(data, self._call(method, context))
                 async for event in events:
@@ -93,17 +94,17 @@ class Handlers:
             finally:
                 # Cancellation lands here first: pass it down at once, not when memory is collected.
                 if events is not None:
-                    await events.aclose()  # type: ignore[attr-defined]
+                    await events.aclose()
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
     def both_ways(
-        self, method: str, serve: Callable[[bytes, Call], AsyncIterator[bytes]]
+        self, method: str, serve: Callable[[bytes, Call], AsyncGenerator[bytes, None]]
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         """Many requests on one stream, answered one after the other; each has the default deadline."""
 
         async def handle(requests: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
-            events: AsyncIterator[bytes] | None = None
+            events: AsyncGenerator[bytes, None] | None = None
             try:
                 async for data in requests:
                     events = serve(data, self._call(method, context))
@@ -115,7 +116,7 @@ class Handlers:
                 await _abort(context, _internal(method, error))
             finally:
                 if events is not None:
-                    await events.aclose()  # type: ignore[attr-defined]
+                    await events.aclose()
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
@@ -149,13 +150,10 @@ def add_inference(
     """
     handlers = Handlers(default_deadline_s, authenticator, max_deadline_s)
 
-    async def generate(data: bytes, call: Call) -> AsyncIterator[bytes]:
-        events = service.generate(convert.request_in(data), call)
-        try:
+    async def generate(data: bytes, call: Call) -> AsyncGenerator[bytes, None]:
+        async with aclosing(service.generate(convert.request_in(data), call)) as events:
             async for event in events:
                 yield convert_answer.event_out(event)
-        finally:
-            await events.aclose()  # type: ignore[attr-defined]
 
     async def describe(data: bytes, call: Call) -> bytes:
         probe = convert.parse(inference_pb2.DescribeRequest, data).probe_bytes

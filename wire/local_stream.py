@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -123,7 +123,7 @@ class StreamServer:
             traceparent = content[_ASKED.size : start].decode("latin-1")
             request = convert.request_in(content[start:])
             events = self._service.generate(request, Call(Deadline.after(seconds), traceparent, "unix:"))
-            async with aclosing(_generator(events)) as answered:
+            async with aclosing(events) as answered:
                 async for event in answered:
                     writer.write(_framed(_EVENT, convert_answer.event_out(event)))
                     await writer.drain()
@@ -152,7 +152,7 @@ class EngineClient(InferenceClient):
         self._path = stream_path(socket)
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
-    async def generate(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
+    async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
         """See InferenceService. Raises the WeirError the engine raised."""
         call.deadline.check()
         trace = call.traceparent.encode("latin-1", "replace")[:256]
@@ -160,7 +160,7 @@ class EngineClient(InferenceClient):
         asked = _framed(_ASK, _ASKED.pack(call.deadline.remaining_s(), len(trace)) + trace + data)
         connection = await self._connected()
         if connection is None:
-            async with aclosing(_generator(super().generate(request, call))) as events:
+            async with aclosing(super().generate(request, call)) as events:
                 async for event in events:
                     yield event
             return
@@ -208,9 +208,3 @@ class EngineClient(InferenceClient):
             return None
         except OSError as error:
             raise Unavailable(_GONE) from error
-
-
-def _generator(events: AsyncIterator[GenerateEvent]) -> AsyncGenerator[GenerateEvent, None]:
-    if not isinstance(events, AsyncGenerator):
-        raise TypeError("an InferenceService's generate must be an async generator")
-    return events

@@ -8,7 +8,7 @@ back; it yields exactly one Final, last, or raises a WeirError.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class Call:
 class InferenceService(Protocol):
     """Answers requests."""
 
-    def generate(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
+    def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
         """The answer as events. Raises WeirError; cancelled by closing the iterator."""
         ...
 

@@ -61,7 +61,7 @@ async def ask(service: InferenceService, request: GenerateRequest, piece: Callab
     began, at, texts = time.perf_counter(), [], []
     final: Final | None = None
     first: float | None = None
-    async with aclosing(service.generate(request, Call(Deadline.after(_DEADLINE_S)))) as events:  # type: ignore[type-var]
+    async with aclosing(service.generate(request, Call(Deadline.after(_DEADLINE_S)))) as events:
         async for event in events:
             first = first or time.perf_counter()
             if isinstance(event, Delta):

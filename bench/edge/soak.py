@@ -107,7 +107,7 @@ async def _client(  # noqa: PLR0917 - what all clients share
         text, whole = "", False
         try:
             call = Call(Deadline.after(_DEADLINE_S))
-            async with aclosing(there.inference.generate(requests[which], call)) as events:  # type: ignore[type-var]
+            async with aclosing(there.inference.generate(requests[which], call)) as events:
                 pieces = 0
                 async for event in events:
                     if isinstance(event, Delta):

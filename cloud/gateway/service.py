@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -52,7 +52,7 @@ class GatewayService:
         self._draining = True
         return self._admission.active + self._admission.queued
 
-    async def generate(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
+    async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
         """See InferenceService."""
         prepared = self._prepare(request, call)
         if prepared.idempotency_key:
@@ -161,4 +161,4 @@ async def _stream(link: EngineLink, request: GenerateRequest, call: Call) -> Asy
             async for event in events:
                 yield event
         finally:
-            await events.aclose()  # type: ignore[attr-defined]
+            await events.aclose()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol
@@ -76,7 +76,7 @@ class HostService:
         """New requests are taken and can be answered."""
         return not self._draining and self._ranks.state == "ready"
 
-    async def generate(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
+    async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
         """See InferenceService."""
         check_request(request, self._limits)
         if request.model not in ("", self._config.served_name):
@@ -118,7 +118,7 @@ class HostService:
                 "they are restarted, try again soon"
             ) from error
         finally:
-            await events.aclose()  # type: ignore[attr-defined]
+            await events.aclose()
 
     async def describe(self, call: Call, probe_bytes: int = 0) -> Description:  # noqa: ARG002
         """See InferenceService. Answers without the ranks, so also while they are down."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from cloud.rank.spec import RankSpec
 from cloud.rank.transformers_engine import TransformersEngine
@@ -35,7 +35,7 @@ class RankService:
         self._engine, self._spec, self._held = engine, spec, held
         self._limits = RequestLimits()
 
-    async def generate(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
+    async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
         """See InferenceService."""
         check_request(request, self._limits)
         if request.model not in ("", self._spec.name):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -148,7 +148,7 @@ class ClassifierService:
             node=self._config.node,
         )
 
-    async def generate(self, _request: GenerateRequest, _call: Call) -> AsyncIterator[GenerateEvent]:
+    async def generate(self, _request: GenerateRequest, _call: Call) -> AsyncGenerator[GenerateEvent, None]:
         """See InferenceService. Always refused."""
         nothing: tuple[GenerateEvent, ...] = ()
         for event in nothing:  # makes this an async generator

@@ -86,7 +86,7 @@ class EngineService:
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
         self._grammars.close()
 
-    async def generate(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
+    async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
         """See InferenceService."""
         began = time.monotonic()
         self._demand_ready()

@@ -8,7 +8,7 @@ bounded, so that a client that reads slowly slows its answers and nobody else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
@@ -57,7 +57,7 @@ class Choices:
     """The answers to `requests`, from their first event to their last. Close it on every way out."""
 
     def __init__(self, service: InferenceService, requests: Sequence[GenerateRequest], call: Call) -> None:
-        self._streams = [_generator(service.generate(request, call)) for request in requests]
+        self._streams = [service.generate(request, call) for request in requests]
         self._firsts: list[GenerateEvent] = []
 
     async def first(self) -> Sequence[GenerateEvent]:
@@ -150,12 +150,6 @@ def total(usages: Sequence[Usage], per_prompt: int) -> Usage:
         sum(usage.completion_tokens for usage in usages),
         sum(usage.cached_tokens for usage in firsts),
     )
-
-
-def _generator(events: AsyncIterator[GenerateEvent]) -> AsyncGenerator[GenerateEvent, None]:
-    if not isinstance(events, AsyncGenerator):
-        raise TypeError("an InferenceService's generate must be an async generator")
-    return events
 
 
 async def _next(events: AsyncGenerator[GenerateEvent, None]) -> GenerateEvent:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from edge.openinference.parameters import Asked
 from runtime.version import weir_version
 from wire.classification import Classifies
 from wire.errors import InvalidRequest, NotFound, NotSupported, WeirError
-from wire.messages import Delta, Final, GenerateEvent, GenerateRequest, ModelInfo
+from wire.messages import Delta, Final, GenerateRequest, ModelInfo
 from wire.openinference.messages import (
     InferRequest,
     InferResponse,
@@ -108,7 +108,7 @@ class NodeFace:
             raise InvalidRequest(f"a stream answers one element, and the request has {len(elements)}; send one each")
         rule = replace(elements[0].constraints, commit_rule=self._settings.streaming_rule)
         element = replace(elements[0], constraints=rule)
-        async with aclosing(_generator(self._service.generate(element, _timed(call, asked)))) as events:
+        async with aclosing(self._service.generate(element, _timed(call, asked))) as events:
             async for event in events:
                 if isinstance(event, Delta) and event.text and "text" in names:
                     piece = Tensor("text", "BYTES", (1,), (event.text.encode(),))
@@ -130,7 +130,7 @@ class NodeFace:
 
     async def _whole(self, request: GenerateRequest, call: Call) -> Answer:
         texts: list[str] = []
-        async with aclosing(_generator(self._service.generate(request, call))) as events:
+        async with aclosing(self._service.generate(request, call)) as events:
             async for event in events:
                 if isinstance(event, Delta):
                     texts.append(event.text)
@@ -195,9 +195,3 @@ def _timed(call: Call, asked: Asked) -> Call:
 
 def _response(request: InferRequest, model: ModelInfo, outputs: tuple[Tensor, ...], told: Parameters) -> InferResponse:
     return InferResponse(model.name, request.version or _versions(model)[0], request.id, told, outputs)
-
-
-def _generator(events: AsyncIterator[GenerateEvent]) -> AsyncGenerator[GenerateEvent, None]:
-    if not isinstance(events, AsyncGenerator):
-        raise TypeError("an InferenceService's generate must be an async generator")
-    return events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from wire.errors import WeirError
@@ -52,7 +52,7 @@ class FakeInference:
     finished: int = 0
     left: int = 0
 
-    async def generate(self, request: GenerateRequest, call: Call) -> AsyncIterator[GenerateEvent]:
+    async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
         self.requests.append(request)
         self.calls.append(call)
         if self.fail_before is not None:

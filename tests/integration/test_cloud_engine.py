@@ -112,7 +112,7 @@ async def _steps_after_leaving(client: Client) -> int:
             break
     before = await client.status()
     assert before.active == 1
-    await events.aclose()  # type: ignore[attr-defined]
+    await events.aclose()
     after = await client.status()
     async with asyncio.timeout(10.0):
         while after.active:

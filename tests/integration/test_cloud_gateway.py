@@ -107,7 +107,7 @@ async def test_leaving_the_gateway_frees_the_engine(cloud: tuple[Gateway, Host])
         async for event in events:
             if isinstance(event, Delta):
                 break
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()
         await asyncio.sleep(0.3)
         status = await engine.status()
         assert status.active == 0

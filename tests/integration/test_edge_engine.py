@@ -99,7 +99,7 @@ async def test_a_caller_that_leaves_frees_the_slot_within_a_step(running: Engine
     async for event in stream:
         if isinstance(event, Delta):
             break
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     end = time.monotonic() + 5
     while (status := await running.status()).active and time.monotonic() < end:
         await asyncio.sleep(0.005)

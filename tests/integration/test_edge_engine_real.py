@@ -49,7 +49,7 @@ async def test_a_caller_that_leaves_frees_its_slot_within_one_decode_step(runnin
         if seen == 3:
             break
     before = (await running.status()).decode_steps
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     end = time.monotonic() + 5
     while (status := await running.status()).active and time.monotonic() < end:
         await asyncio.sleep(0.002)

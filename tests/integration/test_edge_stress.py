@@ -61,7 +61,7 @@ async def tokens_of(e: Engine, asked: Asked) -> tuple[list[int], bool]:
             tokens += event.token_ids
             came += 1
         if asked.leaves_after is not None and came >= asked.leaves_after:
-            await stream.aclose()  # type: ignore[attr-defined]
+            await stream.aclose()
             return tokens, False
     raise AssertionError("an answer must end with its Final")
 

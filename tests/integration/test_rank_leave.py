@@ -63,7 +63,7 @@ async def test_an_answer_that_is_left_takes_part_in_no_step_but_the_one_that_run
         if seen == deltas:
             break
     assert batch.active == 1
-    await events.aclose()  # type: ignore[attr-defined]
+    await events.aclose()
     left_at = batch.decode_steps
     async with asyncio.timeout(10.0):
         while batch.active:

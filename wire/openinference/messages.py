@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -101,6 +101,6 @@ class OpenInference(Protocol):
         """Answers all elements, or raises."""
         ...
 
-    def stream(self, request: InferRequest, call: Call) -> AsyncIterator[InferResponse]:
+    def stream(self, request: InferRequest, call: Call) -> AsyncGenerator[InferResponse, None]:
         """Answers one element piece by piece; an async generator, cancelled by closing it."""
         ...

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import grpc.aio
 
@@ -55,17 +56,14 @@ def add_open_inference(
     register(server, SERVICE_NAME, methods)
 
 
-async def _pieces(service: OpenInference, data: bytes, call: Call) -> AsyncIterator[bytes]:
+async def _pieces(service: OpenInference, data: bytes, call: Call) -> AsyncGenerator[bytes, None]:
     """The pieces of one request of a stream; its failure is told in the stream, which goes on."""
     request_id = ""
     try:
         request = convert.infer_in(data)
         request_id = request.id
-        events = service.stream(request, call)
-        try:
-            async for piece in events:
+        async with aclosing(service.stream(request, call)) as pieces:
+            async for piece in pieces:
                 yield convert.piece_out(piece, request.raw)
-        finally:
-            await events.aclose()  # type: ignore[attr-defined]
     except WeirError as error:
         yield convert.failed_out(error.message, request_id)

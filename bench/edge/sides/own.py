@@ -133,7 +133,7 @@ class Engine:
         )
         call = Call(Deadline.after(_DEADLINE_S))
         began, first, count = time.perf_counter(), None, 0
-        async with aclosing(self._service.generate(request, call)) as events:  # type: ignore[type-var]
+        async with aclosing(self._service.generate(request, call)) as events:
             async for event in events:
                 if isinstance(event, Committed | Delta) and first is None:
                     first = time.perf_counter() - began

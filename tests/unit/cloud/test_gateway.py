@@ -83,7 +83,7 @@ async def busy(cloud: Cloud, request: GenerateRequest = ASK) -> AsyncIterator[No
     try:
         yield
     finally:
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()
 
 
 async def test_an_answer_is_passed_through_with_the_gateways_share_added() -> None:

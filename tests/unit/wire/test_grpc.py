@@ -81,7 +81,7 @@ async def test_leaving_early_frees_the_slot() -> None:
             if isinstance(event, Delta):
                 break
         assert service.slots_used == 1
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()
         await _until(lambda: service.slots_used == 0)
         assert recorder.exchanges[-1].code == "CANCELLED"
     assert service.left == 1
