@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge.config import EdgeConfig
-from edge.http.app import HttpSettings
+from edge.http.settings import HttpSettings
 from edge.judge import CascadeSettings
 from edge.precision import PrecisionLoopSettings
 from edge.upstream import UpstreamSettings

@@ -11,19 +11,19 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from edge.http import asking, chat, completion_schema, completions, errors, schema
-from edge.http.asking import Headers
+from edge.http import chat, completion_schema, completions, errors, schema
 from edge.http.body import Refusal, read_json
+from edge.http.calls import call_of, headers_of
 from edge.http.choices import Answer, Choices, copies, total
 from edge.http.fields import Common
 from edge.http.provenance import all_provenance, headers
+from edge.http.settings import HttpSettings
 from edge.http.sse import DONE, EventStream, event, unless_gone
 from wire.deadline import Deadline
 from wire.errors import TooLarge, WeirError
@@ -33,16 +33,6 @@ from wire.service import Call, InferenceService
 _log = logging.getLogger("weir.edge.http")
 _DESCRIBE_S = 5.0
 _UNFORESEEN = WeirError("an internal fault was logged on the server; the request was not answered")
-
-
-@dataclass(frozen=True, slots=True)
-class HttpSettings:
-    """Bounds and defaults of the HTTP face."""
-
-    default_deadline_s: float = 30.0
-    max_deadline_s: float = 600.0
-    max_body_bytes: int = 4 << 20
-    streaming_rule: str = "prefix:8"
 
 
 def make_app(service: InferenceService, settings: HttpSettings, wall_clock: Callable[[], float] = time.time) -> FastAPI:
@@ -137,7 +127,7 @@ class _Face:
         """POST /v1/chat/completions."""
         body = schema.parse(await self._document(request))
         request_id = uuid.uuid4().hex
-        asked = chat.to_request(body, _headers(request), request_id, self._settings.streaming_rule)
+        asked = chat.to_request(body, headers_of(request), request_id, self._settings.streaming_rule)
         shape = chat.Shape(request_id, self._now(), body.model, body.top_logprobs if body.logprobs else None)
         return await self._answer(request, body, copies(asked, body.n), shape, chat.Stream(shape, body.n))
 
@@ -145,7 +135,7 @@ class _Face:
         """POST /v1/completions."""
         body = completion_schema.parse(await self._document(request))
         request_id = uuid.uuid4().hex
-        asked = completions.to_requests(body, _headers(request), request_id, self._settings.streaming_rule)
+        asked = completions.to_requests(body, headers_of(request), request_id, self._settings.streaming_rule)
         echoes = tuple(one.prompt if body.echo else "" for one in asked)
         shape = completions.Shape(request_id, self._now(), body.model, echoes, body.logprobs)
         return await self._answer(request, body, asked, shape, completions.Stream(shape, len(asked)))
@@ -159,7 +149,7 @@ class _Face:
     async def _answer(
         self, request: Request, body: Common, asked: Sequence[GenerateRequest], shape: _Shape, chunks: _Chunks
     ) -> Response:
-        call = self._call(request, body)
+        call = call_of(request, self._settings, body.weir.deadline_ms)
         choices = Choices(self._service, asked, call)
         if not body.stream:
             answers = await unless_gone(choices.whole(), request.receive)
@@ -169,17 +159,6 @@ class _Face:
         firsts = await unless_gone(choices.first(), request.receive)
         usage = body.stream_options is not None and body.stream_options.include_usage
         return EventStream(_sent(choices, chunks, body.n, usage), headers(firsts), call.deadline)
-
-    def _call(self, request: Request, body: Common) -> Call:
-        settings = self._settings
-        seconds = asking.deadline_s(
-            body.weir.deadline_ms,
-            request.headers.get("x-weir-deadline-ms", ""),
-            settings.default_deadline_s,
-            settings.max_deadline_s,
-        )
-        peer = request.client.host if request.client else ""
-        return Call(Deadline.after(seconds), request.headers.get("traceparent", ""), peer)
 
 
 class _Shape(Protocol):
@@ -197,12 +176,6 @@ class _Chunks(Protocol):
     def piece(self, index: int, delta: Delta) -> list[dict[str, Any]]: ...
     def end(self, index: int, final: Final) -> list[dict[str, Any]]: ...
     def usage(self, tokens: Usage) -> dict[str, Any]: ...
-
-
-def _headers(request: Request) -> Headers:
-    given = request.headers
-    hops = asking.hops(given.get("x-weir-hops", ""))
-    return Headers(given.get("x-weir-constraint", ""), given.get("idempotency-key", ""), hops)
 
 
 async def _sent(choices: Choices, chunks: _Chunks, per_prompt: int, include_usage: bool) -> AsyncGenerator[bytes, None]:

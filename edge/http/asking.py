@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge.http.fields import Common, FieldRefused
+from edge.http.fields import Common, FieldRefused, WeirOptions
 from wire.errors import InvalidRequest
 from wire.messages import Constraints, Context, Sampling, TierConstraint
 
@@ -37,18 +37,17 @@ def stops(body: Common) -> tuple[str, ...]:
     return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
 
 
-def constraints(body: Common, headers: Headers, streaming_rule: str) -> Constraints:
+def constraints(options: WeirOptions, headers: Headers, rule: str = "") -> Constraints:
+    """`rule` is the commit rule of a client that names none."""
+    return Constraints(_tier(options.constraint or headers.constraint), options.max_risk, options.commit_rule or rule)
+
+
+def rule_of(body: Common, streaming_rule: str) -> str:
     """`streaming_rule` is the commit rule of clients that stream."""
-    options = body.weir
-    return Constraints(
-        _tier(options.constraint or headers.constraint),
-        options.max_risk,
-        options.commit_rule or (streaming_rule if body.stream else ""),
-    )
+    return streaming_rule if body.stream else ""
 
 
-def context(body: Common) -> Context:
-    options = body.weir
+def context(options: WeirOptions) -> Context:
     return Context(
         options.session_id,
         options.tenant,

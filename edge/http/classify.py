@@ -12,35 +12,33 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Discriminator, Field, Tag, ValidationError
 from starlette.responses import JSONResponse, Response
 
 from edge.http import asking, errors
-from edge.http.app import HttpSettings
+from edge.http.asking import Headers
 from edge.http.body import read_json
-from edge.http.fields import WeirOptions
+from edge.http.calls import call_of, headers_of
+from edge.http.fields import WORD, WORDS, FieldRefused, Strict, WeirOptions, member, refusal, without_neutral
+from edge.http.settings import HttpSettings
 from edge.http.sse import unless_gone
 from wire.classification import Classified, Classifies, ClassifyRequest
-from wire.deadline import Deadline
 from wire.errors import InvalidRequest, WeirError
-from wire.messages import Constraints, Context, TierConstraint
 from wire.service import Call
 
 MOST_TEXTS = 64
 _Text = Annotated[str, Field(max_length=8 << 20)]
+_TextList = Annotated[list[_Text], Field(min_length=1, max_length=MOST_TEXTS)]
 
 
-class ClassifyBody(BaseModel):
+class ClassifyBody(Strict):
     """What may be asked."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
-
     model: str = ""
-    text: _Text | Annotated[list[_Text], Field(min_length=1, max_length=MOST_TEXTS)]
+    text: Annotated[Annotated[_Text, Tag(WORD)] | Annotated[_TextList, Tag(WORDS)], Discriminator(member)]
     text_pair: _Text = ""
     top_labels: int = Field(0, ge=0, le=(1 << 31) - 1)
     return_logits: bool = False
@@ -52,17 +50,7 @@ def add_classify(app: FastAPI, service: Classifies, settings: HttpSettings) -> N
 
     async def classify(request: Request) -> Response:
         body = _parsed(await read_json(request, settings.max_body_bytes, settings.default_deadline_s))
-        seconds = asking.deadline_s(
-            body.weir.deadline_ms,
-            request.headers.get("x-weir-deadline-ms", ""),
-            settings.default_deadline_s,
-            settings.max_deadline_s,
-        )
-        peer = request.client.host if request.client else ""
-        call = Call(Deadline.after(seconds), request.headers.get("traceparent", ""), peer)
-        headers = asking.Headers(
-            request.headers.get("x-weir-constraint", ""), request.headers.get("idempotency-key", "")
-        )
+        call, headers = call_of(request, settings, body.weir.deadline_ms), headers_of(request)
         if isinstance(body.text, str):
             asked = _request(body, body.text, headers, "")
             answer = await unless_gone(service.classify(asked, call), request.receive)
@@ -88,38 +76,29 @@ async def _all(service: Classifies, requests: list[ClassifyRequest], call: Call)
 
 
 def _parsed(document: Any) -> ClassifyBody:
-    if not isinstance(document, Mapping):
+    if not isinstance(document, dict):
         raise InvalidRequest("the body must be a JSON object")
     try:
-        return ClassifyBody.model_validate(document)
+        body = ClassifyBody.model_validate(without_neutral(document, {}))
     except ValidationError as error:
-        fault = error.errors()[0]
-        name = ".".join(str(part) for part in fault["loc"]) or "the body"
-        what = "is not a field of this request" if fault["type"] == "extra_forbidden" else fault["msg"]
-        raise InvalidRequest(f"{name}: {what}") from error
+        raise refusal(error) from error
+    if body.weir.commit_rule:
+        where = "weir.commit_rule"
+        raise FieldRefused(f"{where} goes with text that is written; leave it out", where, "unsupported_parameter")
+    return body
 
 
-def _request(body: ClassifyBody, text: str, headers: asking.Headers, suffix: str) -> ClassifyRequest:
-    try:
-        (text + body.text_pair).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest("the text holds half a surrogate pair, which is no text") from error
-    weir = body.weir
-    constraint = weir.constraint or headers.constraint or "auto"
-    try:
-        tier = TierConstraint(constraint)
-    except ValueError as error:
-        raise InvalidRequest(f"x-weir-constraint is {constraint!r}; use auto, edge_only or cloud_only") from error
-    key = weir.idempotency_key or headers.idempotency_key
-    known = {name: value for name in Context.__dataclass_fields__ if (value := getattr(weir, name, None)) is not None}
+def _request(body: ClassifyBody, text: str, headers: Headers, suffix: str) -> ClassifyRequest:
+    key = body.weir.idempotency_key or headers.idempotency_key
     return ClassifyRequest(
         model=body.model,
         text=text,
         text_pair=body.text_pair,
-        constraints=Constraints(tier, weir.max_risk, weir.commit_rule),  # a rule is refused by name
-        context=Context(**known),
+        constraints=asking.constraints(body.weir, headers),
+        context=asking.context(body.weir),
         request_id=f"cls-{uuid.uuid4().hex}",
         idempotency_key=f"{key}{suffix}" if key else "",
+        hops=headers.hops,
         top_labels=body.top_labels,
         return_logits=body.return_logits,
     )

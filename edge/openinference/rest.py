@@ -11,9 +11,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
-from edge.http.app import HttpSettings
-from edge.http.asking import deadline_s
 from edge.http.body import Refusal, parse_json, read_body
+from edge.http.calls import call_of
+from edge.http.settings import HttpSettings
 from edge.http.sse import unless_gone
 from edge.openinference.rest_body import request_in, response_out
 from wire.deadline import Deadline
@@ -98,11 +98,7 @@ class _Rest:
         body = await read_body(request, settings.max_body_bytes, settings.default_deadline_s)
         document, binary = _parts(body, request.headers.get(_LENGTH, ""))
         asked, in_binary = request_in(*_named(request), document, binary)
-        header = request.headers.get("x-weir-deadline-ms", "")
-        seconds = deadline_s(None, header, settings.default_deadline_s, settings.max_deadline_s)
-        peer = request.client.host if request.client else ""
-        call = Call(Deadline.after(seconds), request.headers.get("traceparent", ""), peer)
-        answer = await unless_gone(self._service.infer(asked, call), request.receive)
+        answer = await unless_gone(self._service.infer(asked, call_of(request, settings)), request.receive)
         head, tail = response_out(answer, in_binary)
         if not tail:
             return Response(head, media_type="application/json")

@@ -11,7 +11,8 @@ import grpc.aio
 import httpx
 from fastapi import FastAPI
 
-from edge.http.app import HttpSettings, make_app
+from edge.http.app import make_app
+from edge.http.settings import HttpSettings
 from edge.openinference.face import FaceSettings, NodeFace
 from edge.openinference.rest import add_open_inference as add_rest
 from protos.inference import open_inference_pb2 as pb

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from edge.http.app import HttpSettings, make_app
+from edge.http.app import make_app
+from edge.http.settings import HttpSettings
 from edge.openinference.face import NodeFace
 from edge.openinference.rest import add_open_inference as add_rest
 from quantize.progress import Silent

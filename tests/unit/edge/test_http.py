@@ -12,7 +12,8 @@ import httpx
 import openai
 import pytest
 
-from edge.http.app import HttpSettings, make_app
+from edge.http.app import make_app
+from edge.http.settings import HttpSettings
 from runtime.http_server import HttpServer
 from tests.fakes.inference import FakeInference
 from wire.errors import (

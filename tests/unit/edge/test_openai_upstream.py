@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from edge.http.app import HttpSettings, make_app
+from edge.http.app import make_app
+from edge.http.settings import HttpSettings
 from edge.openai_upstream.client import OpenAiUpstream
 from edge.openai_upstream.settings import OpenAiSettings
 from runtime.http_server import HttpServer

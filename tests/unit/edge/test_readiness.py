@@ -8,8 +8,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from edge.http.app import HttpSettings, make_app
+from edge.http.app import make_app
 from edge.http.readiness import add_readiness
+from edge.http.settings import HttpSettings
 from edge.judge import CascadeSettings
 from edge.node import EdgeNode, NodeModel
 from edge.openinference.face import NodeFace

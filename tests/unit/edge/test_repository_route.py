@@ -8,8 +8,9 @@ from pathlib import Path
 
 import httpx
 
-from edge.http.app import HttpSettings, make_app
+from edge.http.app import make_app
 from edge.http.repository import add_repository
+from edge.http.settings import HttpSettings
 from release.trust.client import TrustClient
 from runtime.http_server import HttpServer
 from tests.fakes.disk import QuickDisk

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from edge.config import API_KEY_VARIABLE, EdgeConfig
 from edge.front.upstream import make_upstream
-from edge.http.app import HttpSettings, make_app
+from edge.http.app import make_app
 from edge.http.asking import hops
+from edge.http.settings import HttpSettings
 from edge.launcher import Launcher
 from edge.openai_upstream.answer import Answer
 from edge.openai_upstream.client import OpenAiUpstream
