@@ -107,13 +107,16 @@ def summarize(outcomes: Sequence[Outcome]) -> Summary:
 
 def prompt_of(tokenizer: Tokenizer, tokens: int, draw: random.Random) -> str:
     """Random words that are exactly `tokens` tokens. Raises ValueError when none are found."""
-    text, words = "", _WORDS.split()
+    text, words, count = "", _WORDS.split(), 0
     for _ in range(_TRIES):
-        longer = f"{text} {draw.choice(words)}".strip()
-        count = len(tokenizer.encode(longer))
-        if count == tokens:
+        # Most words are one token, some are more: what is lacking is halved until single words decide.
+        more = " ".join(draw.choice(words) for _ in range(max((tokens - count) // 2, 1)))
+        longer = f"{text} {more}".strip()
+        found = len(tokenizer.encode(longer))
+        if found == tokens:
             return longer
-        text = longer if count < tokens else text.rpartition(" ")[0]
+        text, count = (longer, found) if found < tokens else (text.rpartition(" ")[0], count)
+        count = count if found < tokens else len(tokenizer.encode(text))
     raise ValueError(f"no text of exactly {tokens} tokens was found for this tokenizer")
 
 
