@@ -161,6 +161,7 @@ class EdgeConfig(Section):
     # Of one of several models (edge.models): whether releases of another name may be taken for it where they are alone.
     _named_in_store: bool = PrivateAttr(default=False)
     _named_in_folder: bool = PrivateAttr(default=False)
+    _memory_sharers: int = PrivateAttr(default=1)
 
     @field_validator("cpus")
     @classmethod
@@ -281,9 +282,14 @@ class EdgeConfig(Section):
         """Likewise in `releases_dir`."""
         return self._named_in_folder
 
-    def among_others(self, *, own_folder: bool) -> Self:
-        """This configuration of one model, as that of one of several."""
-        self._named_in_store, self._named_in_folder = True, not own_folder
+    @property
+    def memory_sharers(self) -> int:
+        """Models that promise of what is free, where no budget is set."""
+        return self._memory_sharers
+
+    def among_others(self, *, own_folder: bool, models: int) -> Self:
+        """This configuration of one model, as that of one of so many."""
+        self._named_in_store, self._named_in_folder, self._memory_sharers = True, not own_folder, models
         return self
 
     @property

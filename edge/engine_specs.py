@@ -42,6 +42,7 @@ def _decoder(config: EdgeConfig, start: Start) -> BaseModel:
         max_output_tokens=config.max_output_tokens,
         default_deadline_s=config.default_deadline_s,
         memory_budget_bytes=config.memory_budget_bytes,
+        memory_sharers=config.memory_sharers,
         log_level=config.log_level,
     )
 

@@ -2,7 +2,8 @@
 
 A node is told of its models (`[[edge.models]]`), or of one (`model`), or takes every model that it finds. Each has
 an EdgeConfig of its own, like a node with that model alone: so whatever starts, watches or routes one model knows
-nothing of the others. What they share is divided here: memory by equal shares of what no model claims for itself.
+nothing of the others. What they share is divided here: memory by equal shares of what no model claims for itself, and
+without a budget each is told how many promise of what is free.
 Cores are not divided: an engine that has nothing to do takes none, unless its threads `spin`; `cpus` sets engines
 apart.
 """
@@ -88,7 +89,7 @@ def _own(config: EdgeConfig, entry: ModelConfig, share: int | None) -> EdgeConfi
     if config.run_dir is not None and not alone:
         own["run_dir"] = folder_of(config.run_dir, entry.name)
     made = EdgeConfig.model_validate(own)
-    return made if alone else made.among_others(own_folder=entry.releases_dir is not None)
+    return made if alone else made.among_others(own_folder=entry.releases_dir is not None, models=len(config.models))
 
 
 def _share(config: EdgeConfig) -> int | None:

@@ -1,8 +1,8 @@
 """Iteration-level batching: one thread that admits, decodes and ends requests between single steps.
 
-Invariants: at most `slots` sequences hold rows, over all models together, and what they claim of KV memory,
-prompts and answers at their longest, is at most `kv_tokens`; at most `max_queue` more wait, in the order of
-edge.engine.waiting. Refused at once is what can never fit, what finds the queue full, and what cannot
+Invariants: at most `slots` sequences hold rows, over all models together, and nobody is admitted beyond what they may
+claim of KV memory (edge.engine.budget), prompts and answers at their longest; at most `max_queue` more wait, in the
+order of edge.engine.waiting. Refused at once is what can never fit, what finds the queue full, and what cannot
 expect its turn before its deadline. Waiting requests are looked at between steps as well, so a deadline or a
 caller that left frees its place within one step. Events of a step cross to
 the event loop together, in one call. When the model breaks, every request fails as Unavailable and
@@ -21,13 +21,14 @@ import time
 from collections.abc import Callable
 from copy import copy, deepcopy
 
+from edge.engine.budget import Budget
 from edge.engine.job import Event, Job, Served, Ticket
 from edge.engine.lane import Lane, internal_fault
 from edge.engine.pace import Pace
 from edge.engine.running import Running
 from edge.engine.waiting import Turn, WaitingList, rank, wait_s
 from runtime.ort.steps import BLOCK_TOKENS, ModelBroken
-from wire.errors import ContextTooLong, DeadlineExceeded, Overloaded, Unavailable, WeirError
+from wire.errors import DeadlineExceeded, Overloaded, Unavailable, WeirError
 
 _log = logging.getLogger("weir.edge.engine")
 
@@ -55,7 +56,7 @@ class Batcher:
     ) -> None:
         """`broken` and `retired` are called in the event loop. `kv_tokens` None: whatever the rows hold."""
         self._slots, self._max_queue = slots, max_queue
-        self.kv_tokens = slots * served.steps.capacity if kv_tokens is None else kv_tokens
+        self._budget = self._budgeted(served, kv_tokens)
         self._keep_answers = keep_answers
         self._broken, self._retired = broken, retired
         self._loop = asyncio.get_running_loop()
@@ -68,7 +69,8 @@ class Batcher:
         self._shed: threading.Event | None = None
         # Written by the decode thread as a whole, read by the other: who holds rows, and a copy of the pace in force.
         self._forecast: tuple[list[Turn], Pace | None] = [], None
-        self.kv_tokens_used = self.prefix_tokens = self.prefix_hit_tokens = 0
+        self._claimed_bytes = self._row_bytes = self._kept_bytes = 0
+        self.prefix_tokens = self.prefix_hit_tokens = 0
         # The decode thread's own.
         self._lanes: list[Lane] = []
         self._entering: list[Running] = []  # no longer waiting, not yet in a lane
@@ -91,6 +93,29 @@ class Batcher:
         return len(self._waiting)
 
     @property
+    def kv_tokens(self) -> int:
+        """What may be claimed, in tokens of the model in force; so is what is."""
+        return self._budget.tokens
+
+    @property
+    def kv_tokens_used(self) -> int:
+        return self._budget.in_tokens(self._claimed_bytes)
+
+    def tokens_for(self, served: Served) -> int:
+        """What may be claimed, in tokens of `served`."""
+        return self._budget.tokens_for(served)
+
+    @property
+    def taken_bytes(self) -> int:
+        """Memory of rows and kept prefixes, after the last step."""
+        return self._row_bytes + self._kept_bytes
+
+    @property
+    def promised_bytes(self) -> int:
+        """What requests may come to take beside what rows take."""
+        return max(self._budget.bytes - self._row_bytes, 0)
+
+    @property
     def decode_steps(self) -> int:
         """Decode steps taken since the start."""
         return self._decode_steps
@@ -110,14 +135,11 @@ class Batcher:
     def submit(self, job: Job) -> Ticket:
         """Queues `job`.
 
-        Raises ContextTooLong for what never fits, Overloaded when the queue is full or longer than the job's
-        deadline, Unavailable when closed.
+        Raises ContextTooLong for what never fits, Overloaded for what does not while other weights are on their way
+        out, and when the queue is full or longer than the job's deadline; Unavailable when closed.
         """
-        if job.claim > self.kv_tokens:
-            raise ContextTooLong(
-                f"the prompt and the longest answer have {job.claim} tokens together; this engine's memory holds "
-                f"{self.kv_tokens} (kv_tokens): shorten the prompt or ask for fewer tokens"
-            )
+        if (refusal := self._budget.refusal(job)) is not None:
+            raise refusal
         waiting = Running(Ticket(), job)
         order = rank(job.priority, job.value, waiting.submitted)
         with self._changed:
@@ -134,15 +156,39 @@ class Batcher:
                     f"a slot is expected to be free in about {expected:.1f} s, and this request has {left:.1f} s; "
                     "try again later or allow more time"
                 )
-            self._waiting.add(waiting, job.claim, order)
+            self._waiting.add(waiting, job.claim_bytes, order)
             self._changed.notify()
         return waiting.ticket
 
-    def switch(self, served: Served) -> None:
-        """New requests run on `served`; running ones finish where they are."""
+    def switch(self, served: Served, kv_tokens: int | None = None, later: int | None = None) -> None:
+        """New requests run on `served`; running ones finish where they are.
+
+        `kv_tokens` of it may be claimed, by all together, and perhaps `later` when the others have gone.
+        """
         with self._changed:
             self._current = served
-            self._changed.notify()
+            self._keep_to(self._budgeted(served, kv_tokens, later))
+
+    def allow(self, kv_tokens: int) -> None:
+        """So many tokens of the model in force may be claimed from now on."""
+        with self._changed:
+            self._keep_to(self._budgeted(self._current, kv_tokens))
+
+    def _budgeted(self, served: Served, tokens: int | None, later: int | None = None) -> Budget:
+        rows = self._slots * served.steps.capacity
+        return Budget(rows if tokens is None else tokens, served.kv_bytes_per_token, later)
+
+    def _keep_to(self, budget: Budget) -> None:
+        """Under the lock, in the event loop: who waits and has no chance any more is told at once."""
+        self._budget = budget
+
+        def stays(running: Running) -> bool:
+            if (refusal := budget.refusal(running.job)) is not None:
+                running.ticket.deliver(refusal)
+            return refusal is None
+
+        self._waiting.keep(stays)
+        self._changed.notify()
 
     def shed(self) -> None:
         """Gives back what memory no running answer needs: kept prefixes, and rows beyond their sequences. Blocks."""
@@ -189,16 +235,21 @@ class Batcher:
     def _count(self) -> None:
         pace = next((deepcopy(lane.pace) for lane in self._lanes if lane.served is self._current), None)
         self._forecast = [turn for lane in self._lanes for turn in lane.turns], pace
-        self.kv_tokens_used = sum(lane.claimed for lane in self._lanes)
+        self._claimed_bytes = sum(lane.claimed_bytes for lane in self._lanes)
         self.prefix_tokens = sum(lane.prefixes.tokens for lane in self._lanes)
         self.prefix_hit_tokens = self._hits_before + sum(lane.prefixes.hit_tokens for lane in self._lanes)
+
+    def _weigh(self, lanes: list[Lane]) -> None:
+        sizes = [(lane, lane.served.kv_bytes_per_token) for lane in lanes]
+        self._row_bytes = sum(lane.rows.taken * per_token for lane, per_token in sizes)
+        self._kept_bytes = sum(lane.prefixes.tokens * per_token for lane, per_token in sizes)
 
     def _wait_s(self, newcomer: Running, order: float) -> float:
         turns, pace = self._forecast
         if pace is None:
             return 0.0
         ahead = [other.turn(pace) for other in self._waiting.ahead_of(order)]
-        return wait_s(turns, ahead, self._slots, self.kv_tokens, newcomer.job.claim)
+        return wait_s(turns, ahead, self._slots, self._budget.bytes, newcomer.job.claim_bytes)
 
     def _admit(self) -> bool:
         """Waits for work and gives it rows. False when closed."""
@@ -212,11 +263,11 @@ class Batcher:
             if self._closed is not None:
                 return False
             self._forget_departed()
-            claimed = sum(lane.claimed for lane in self._lanes)
-            while active < self._slots and (running := self._waiting.take(self.kv_tokens - claimed)) is not None:
+            claimed, budget = sum(lane.claimed_bytes for lane in self._lanes), self._budget.bytes
+            while active < self._slots and (running := self._waiting.take(budget - claimed)) is not None:
                 self._entering.append(running)
                 active += 1
-                claimed += running.job.claim
+                claimed += running.job.claim_bytes
             self._active = active
         # What takes long is done outside the lock: the event loop waits for it.
         if self._entering:
@@ -244,13 +295,15 @@ class Batcher:
             for lane in self._lanes:
                 lane.prefixes.forget()
         # No more than is too much: what goes beyond that is soon taken again.
-        excess = sum(lane.rows.held for lane in self._lanes) - self.kv_tokens
+        excess = sum(lane.rows.held * lane.served.kv_bytes_per_token for lane in self._lanes) - self._budget.bytes
         done = True
         for lane in self._lanes:
             done &= lane.prefixes.give_back(positions // BLOCK_TOKENS)
-            given = lane.rows.trim(positions if shed else max(min(excess, positions), 0))
-            excess -= given
+            per_token = lane.served.kv_bytes_per_token
+            given = lane.rows.trim(positions if shed else max(min(-(-excess // per_token), positions), 0))
+            excess -= given * per_token
             done &= given < positions
+        self._weigh(self._lanes)
         if shed is not None and done:
             with self._changed:
                 self._shed = self._shedding = None
@@ -285,6 +338,7 @@ class Batcher:
         kept = [lane for lane in self._lanes if lane.active or lane.served is self._current]
         if len(kept) < len(self._lanes):
             self._hits_before += sum(lane.prefixes.hit_tokens for lane in self._lanes if lane not in kept)
+            self._weigh(kept)  # first: who hears that the weights have gone asks
             self._lanes = kept
             self._loop.call_soon_threadsafe(self._retired)
 

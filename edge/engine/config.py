@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class EngineConfig(BaseModel):
     """One engine process. `model` is the served name; empty means the release's own.
 
-    `memory_budget_bytes` is what the whole process may take; None: what the system has free. `kv_tokens` is how many
+    `memory_budget_bytes` is what the whole process may take; None: what the system has free, of which it promises no
+    more than one part in `memory_sharers`. `kv_tokens` is how many
     tokens of prompts and answers may be in memory at once; None: whatever the slots hold. `prefix_cache_bytes` is
     what kept prefixes may take, 0 nothing; None: a quarter gigabyte. Memory bounds both further.
     """
@@ -36,4 +37,5 @@ class EngineConfig(BaseModel):
     spin: bool = False
     default_deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
     memory_budget_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
+    memory_sharers: Annotated[int, Field(ge=1)] = 1
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -21,7 +21,8 @@ from wire.errors import WeirError
 class Served:
     """One loaded model as the batcher sees it.
 
-    `stop_ids` end an answer; `decode` gives text, `token_bytes` a token's own bytes.
+    `stop_ids` end an answer; `decode` gives text, `token_bytes` a token's own bytes. `kv_bytes_per_token` is what one
+    position of a row takes; 1 where that is not known, so that tokens are counted.
 
     Two with equal `release` take each other's token ids.
     """
@@ -33,6 +34,7 @@ class Served:
     precision: int
     weight_digest: str
     token_bytes: Callable[[int], bytes] = lambda _: b""
+    kv_bytes_per_token: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,10 @@ class Job:
     def claim(self) -> int:
         """Tokens of KV that it may come to."""
         return len(self.prompt_ids) + self.max_tokens
+
+    @property
+    def claim_bytes(self) -> int:
+        return self.claim * self.served.kv_bytes_per_token
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,10 @@ class Lane:
         """Tokens of KV that its sequences may come to."""
         return sum(sequence.job.claim for sequence in self.sequences)
 
+    @property
+    def claimed_bytes(self) -> int:
+        return self.claimed * self.served.kv_bytes_per_token
+
     def admit(self, sequence: Running) -> None:
         """Gives a row to `sequence`. The caller sees to it that one is free."""
         served, job = self.served, sequence.job

@@ -43,7 +43,6 @@ class Model:
     load_ms: float
     here: Callable[[], tuple[int, ...]] | None = None  # the precisions that lie in the folder now
     constraints: ConstraintMaker | None = None  # None: its tokens cannot be held to a grammar
-    kv_bytes_per_token: int = 0
 
     @property
     def weights(self) -> object:
@@ -178,6 +177,7 @@ def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tok
         precision,
         loaded.weight_digest,
         tokenizer.token_bytes,
+        kv_bytes_per_token(manifest),
     )
     constraints = tools.constraint_maker(tokenizer, loaded.steps.vocab_size)
     info = ModelInfo(
@@ -195,18 +195,9 @@ def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tok
     )
     # Not the release itself: it holds maps of its files.
     here = partial(precisions_here, release.path, manifest)
-    return Model(
-        release.path,
-        served,
-        tokenizer,
-        info,
-        loaded.load_ms,
-        here,
-        constraints,
-        kv_bytes_per_token(manifest),
-    )
+    return Model(release.path, served, tokenizer, info, loaded.load_ms, here, constraints)
 
 
 def memory_here(config: EngineConfig) -> Memory:
     """How much there is now."""
-    return Memory(memory.resident_bytes(), 0, memory.free_bytes(), config.memory_budget_bytes)
+    return Memory(memory.resident_bytes(), 0, memory.free_bytes(), config.memory_budget_bytes, config.memory_sharers)

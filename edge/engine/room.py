@@ -24,17 +24,23 @@ class Room(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes: what the process takes now, what of it goes when the weights go, what the system has free."""
+    """Bytes: what the process takes now, what of it goes when the weights go, what the system has free.
+
+    Without a budget, `sharers` processes promise of what is free, this one among them.
+    """
 
     resident: int
     freed: int
     free: int
     budget: int | None = None
+    sharers: int = 1
 
     @property
     def left(self) -> int:
-        """What may still be taken."""
-        return self.free if self.budget is None else max(min(self.free, self.budget - self.resident), 0)
+        """What may still be promised."""
+        if self.budget is None:
+            return self.free // self.sharers
+        return max(min(self.free, self.budget - self.resident), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +59,30 @@ def prefix_bytes(asked: int | None, memory: Memory) -> int:
 def kv_tokens(asked: int | None, most: int, bytes_per_token: int, memory: Memory, reserved: int) -> int:
     """How many tokens' KV may be in memory: what was asked for, at most `most`, within what is free.
 
-    `reserved` bytes of that are promised to others.
+    `reserved` bytes of that are promised to others, less what KV has taken already.
     """
-    wanted = most if asked is None else min(asked, most)
-    if not bytes_per_token:
-        return wanted
     fits = max(memory.left - reserved, _LEAST_KV_BYTES) // bytes_per_token
-    return min(wanted, max(fits, _LEAST_KV_TOKENS))
+    return min(most if asked is None else min(asked, most), max(fits, _LEAST_KV_TOKENS))
 
 
-def room_for(needed: int, memory: Memory) -> Verdict:
-    """Where weights that take `needed` bytes while they load can go."""
-    short = _short(needed, memory.resident, memory.free, memory.budget)
+def room_for(needed: int, memory: Memory, promised: int = 0) -> Verdict:
+    """Where weights that take `needed` bytes while they load can go.
+
+    `promised` bytes may still come to be taken by answers of the weights that serve meanwhile.
+    """
+    short = _short(needed, memory.resident, memory.free, memory.budget, promised)
     if not short:
         return Verdict(Room.BESIDE)
     alone = _short(needed, memory.resident - memory.freed, memory.free + memory.freed, memory.budget)
     return Verdict(Room.NONE, alone) if alone else Verdict(Room.INSTEAD, short)
 
 
-def _short(needed: int, resident: int, free: int, budget: int | None) -> str:
-    if budget is not None and resident + needed > budget:
+def _short(needed: int, resident: int, free: int, budget: int | None, promised: int = 0) -> str:
+    beside = f", {promised >> 20} of them promised to answers" if promised >> 20 else ""
+    if budget is not None and resident + promised + needed > budget:
         return (
             f"they need about {needed >> 20} MiB and memory_budget_bytes leaves "
-            f"{max(budget - resident, 0) >> 20} of {budget >> 20} MiB"
+            f"{max(budget - resident, 0) >> 20} of {budget >> 20} MiB{beside}"
         )
-    return f"they need about {needed >> 20} MiB and {free >> 20} MiB are free" if needed > free else ""
+    short = needed + promised > free
+    return f"they need about {needed >> 20} MiB and {free >> 20} MiB are free{beside}" if short else ""

@@ -49,6 +49,11 @@ class Rows:
         """Positions that take memory, or may come to."""
         return sum(map(max, self._touched, self._claims()))
 
+    @property
+    def taken(self) -> int:
+        """Positions that take memory."""
+        return sum(self._touched)
+
     def give(self, sequence: Running) -> None:
         """A row for `sequence`: beyond those that decode, if there is one. The caller sees to it that one is free."""
         span, free = self.span, self._free()

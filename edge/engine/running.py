@@ -62,7 +62,7 @@ class Running:
             left_s += max(self._passes_left * pace.step_s, pace.prompt_s(shown))
         else:
             left_s += max(pace.answer_s(job.max_tokens) - self.signals.tokens * pace.step_s, 0.0)
-        return Turn(left_s, job.claim)
+        return Turn(left_s, job.claim_bytes)
 
     @property
     def _untold(self) -> tuple[tuple[int, ...], ...]:

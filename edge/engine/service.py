@@ -22,7 +22,7 @@ from pathlib import Path
 from edge.engine.batcher import Batcher
 from edge.engine.choice import chosen
 from edge.engine.config import EngineConfig
-from edge.engine.job import Ended, Job, Scored
+from edge.engine.job import Ended, Job, Scored, Served
 from edge.engine.model import Model, Opener, memory_here, open_model
 from edge.engine.room import Memory, kv_tokens
 from edge.engine.tools import CallReader, Grammars
@@ -70,7 +70,15 @@ class EngineService:
         self._limits, self._version = RequestLimits(), weir_version()
         self._here = 0
         self._draining = False
-        making = Making(partial(opener, config), partial(_begin, config), _switch, _shed)
+        fits = partial(_fits, config, look or partial(memory_here, config))
+        making = Making(
+            partial(opener, config),
+            partial(_begin, config, fits),
+            partial(_switch, config, fits),
+            _shed,
+            lambda batcher: batcher.promised_bytes,
+            lambda batcher, model: batcher.allow(fits(model.served, batcher.taken_bytes)),
+        )
         self._weights: Weights[Model, Batcher] = Weights(config, broken, making, look)
         self._tokenizing = ThreadPoolExecutor(_TOKENIZING_THREADS, "tokenize")
         self._grammars = Grammars()
@@ -165,7 +173,7 @@ class EngineService:
         call.deadline.check()
         most = model.answer_tokens(len(prompt_ids), request.sampling.max_tokens)
         if request.sampling.max_tokens is None:
-            most = max(min(most, batcher.kv_tokens - len(prompt_ids)), 1)
+            most = max(min(most, batcher.tokens_for(model.served) - len(prompt_ids)), 1)
         context = request.context
         job = Job(
             model.served,
@@ -303,23 +311,37 @@ class EngineService:
             self._weights.serving()
 
 
-def _begin(config: EngineConfig, model: Model, broken: Callable[[str], None], retired: Callable[[], None]) -> Batcher:
-    steps, per_token = model.served.steps, model.kv_bytes_per_token
-    promised = steps.prefix_blocks * BLOCK_TOKENS * per_token
-    tokens = kv_tokens(config.kv_tokens, config.slots * steps.capacity, per_token, memory_here(config), promised)
+def _begin(
+    config: EngineConfig,
+    fits: Callable[[Served], int],
+    model: Model,
+    broken: Callable[[str], None],
+    retired: Callable[[], None],
+) -> Batcher:
     return Batcher(
         model.served,
         config.slots,
         config.max_queue,
         broken,
         retired,
-        kv_tokens=tokens,
+        kv_tokens=fits(model.served),
         keep_answers=config.prefix_cache_answers,
     )
 
 
-def _switch(batcher: Batcher, model: Model) -> None:
-    batcher.switch(model.served)
+def _fits(config: EngineConfig, look: Callable[[], Memory], served: Served, taken: int = 0) -> int:
+    """How many tokens' KV there may be; `taken` bytes are in memory, kept prefixes included."""
+    steps, per_token = served.steps, served.kv_bytes_per_token
+    promised = steps.prefix_blocks * BLOCK_TOKENS * per_token
+    return kv_tokens(config.kv_tokens, config.slots * steps.capacity, per_token, look(), promised - taken)
+
+
+def _switch(config: EngineConfig, fits: Callable[[Served, int], int], batcher: Batcher, model: Model) -> None:
+    # Beside the old weights there is less room than later.
+    later = config.slots * model.served.steps.capacity
+    if config.kv_tokens is not None:
+        later = min(later, config.kv_tokens)
+    batcher.switch(model.served, fits(model.served, batcher.taken_bytes), later)
 
 
 def _shed(batcher: Batcher) -> None:

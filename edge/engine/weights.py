@@ -16,6 +16,7 @@ classifier and its own. Must not know: gRPC, prompts, routing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -31,7 +32,7 @@ from typing import Generic, Protocol, TypeVar
 
 from edge.engine.candidate import Candidate
 from edge.engine.gate import Gate
-from edge.engine.room import Memory, Room, room_for
+from edge.engine.room import Memory, Room, Verdict, room_for
 from runtime import memory
 from runtime.tokenizer import Tokenizer
 from wire.deadline import Deadline
@@ -112,13 +113,16 @@ class Making(Generic[M, R]):
 
     `open` verifies one (directory, precision, the tokenizer that serves meanwhile); `begin` runs a model (told when
     it broke, told when a model was let go); `switch` has new requests run on another, running ones finish; `shed`
-    gives back memory that is only nice to have, and may block.
+    gives back memory that is only nice to have, and may block; `promised` tells what requests may still come to take
+    beside what is taken; `settle` is called when weights that were replaced have given their memory back.
     """
 
     open: Callable[[Path, int, Tokenizer | None], Candidate[M]]
     begin: Callable[[M, Callable[[str], None], Callable[[], None]], R]
     switch: Callable[[R, M], None]
     shed: Callable[[R], None] | None = None
+    promised: Callable[[R], int] = lambda _: 0
+    settle: Callable[[R, M], None] = lambda _, __: None
 
 
 class Weights(Generic[M, R]):
@@ -147,6 +151,8 @@ class Weights(Generic[M, R]):
         self._opens_at = 0.0
         self._look = look or _Looking(config.memory_budget_bytes)
         self._turn = asyncio.Lock()
+        self._leaving: list[weakref.ref[object]] = []  # weights that were replaced beside others
+        self._settling: set[asyncio.Task[None]] = set()
         # Loading steps back behind decoding. With several threads a session makes its own, which would inherit that.
         self._checking = ThreadPoolExecutor(1, "check", _step_back)
         self._loading = ThreadPoolExecutor(1, "load", *((_step_back,) if config.threads == 1 else ()))
@@ -232,11 +238,11 @@ class Weights(Generic[M, R]):
                 return Activation(model.info.release, precision, model.info.weight_digest, 0.0)
             deadline.check()
             candidate = await self._check(directory, precision, model)
-            verdict = room_for(candidate.needed_bytes, self._look())
+            verdict = self._room_for(candidate)
             if verdict.room is not Room.BESIDE and self._making.shed is not None:
                 # What is only nice to have is worth less than a change that nobody notices.
                 await self._run(partial(self._making.shed, self.serving()[1]))
-                verdict = room_for(candidate.needed_bytes, self._look())
+                verdict = self._room_for(candidate)
             if verdict.room is Room.NONE:
                 raise Overloaded(
                     f"there is no room for {precision}-bit weights even without the running ones: {verdict.text}; "
@@ -249,10 +255,37 @@ class Weights(Generic[M, R]):
 
     async def _beside(self, candidate: Candidate[M]) -> Activation:
         fresh = await self._run(candidate.load)
-        _, batcher = self.serving()
+        model, batcher = self.serving()
+        self._when_gone(model.weights)
         self._making.switch(batcher, fresh)
         self._now(fresh, candidate)
         return _activation(fresh)
+
+    def _room_for(self, candidate: Candidate[M]) -> Verdict:
+        return room_for(candidate.needed_bytes, self._look(), self._making.promised(self.serving()[1]))
+
+    def _when_gone(self, weights: object) -> None:
+        """Settles what the others may take when nobody holds `weights` any more, whoever was the last."""
+        loop = asyncio.get_running_loop()
+
+        def gone(ref: weakref.ref[object]) -> None:  # in any thread
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._left, ref)
+
+        self._leaving.append(weakref.ref(weights, gone))
+
+    def _left(self, ref: weakref.ref[object]) -> None:
+        self._leaving = [other for other in self._leaving if other is not ref]
+        task = asyncio.create_task(self._settle())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _settle(self) -> None:
+        async with self._turn:  # what a load takes for a while must not count
+            if self._closed or self._model is None or self._batcher is None:
+                return
+            await self._run(memory.trim)
+            self._making.settle(self._batcher, self._model)
 
     async def _instead(self, candidate: Candidate[M], short: str, deadline: Deadline) -> Activation:
         load_s, began = self._load_s(candidate), time.monotonic()

@@ -42,7 +42,15 @@ class Shelf:
             raise self.faults.pop(0)
         self.loaded.append((str(directory), precision))
         steps = self._steps.pop(0)
-        served = Served(steps, self._tokenizer.decode, frozenset(), "m@1", precision, f"digest-{precision}")
+        served = Served(
+            steps,
+            self._tokenizer.decode,
+            frozenset(),
+            "m@1",
+            precision,
+            f"digest-{precision}",
+            kv_bytes_per_token=steps.kv_bytes,
+        )
         info = ModelInfo(
             "m",
             "m@1",

@@ -54,6 +54,7 @@ class FakeSteps:
     prefill_s: float = 0.0  # per token
     copy_s: float = 0.0  # per token moved, restored or kept
     give_back_s: float = 0.0  # per position of a row, and per token of a block
+    kv_bytes: int = 1  # that a model of these says to take per token
     virtual: bool = False  # time passes on `clock` alone
     now: float = 0.0
 

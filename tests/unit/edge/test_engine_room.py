@@ -35,6 +35,21 @@ def test_the_text_names_the_figures() -> None:
     assert "memory_budget_bytes leaves 112 of 512 MiB" in text
 
 
+def test_what_is_promised_to_answers_is_kept_apart() -> None:
+    memory = Memory(400 * MIB, 300 * MIB, PLENTY, 750 * MIB)
+    assert room_for(300 * MIB, memory, 50 * MIB).room is Room.BESIDE
+    verdict = room_for(300 * MIB, memory, 51 * MIB)
+    assert verdict.room is Room.INSTEAD
+    assert "leaves 350 of 750 MiB, 51 of them promised" in verdict.text
+    assert room_for(300 * MIB, Memory(400 * MIB, 300 * MIB, 320 * MIB), 21 * MIB).room is Room.INSTEAD
+
+
+def test_without_a_budget_each_of_several_promises_its_part_of_what_is_free() -> None:
+    assert kv_tokens(None, 8192, 1 << 16, Memory(0, 0, 256 * MIB, None, 2), 0) == 128 * 16
+    assert prefix_bytes(None, Memory(0, 0, 1024 * MIB, None, 2)) == 64 * MIB
+    assert Memory(0, 0, PLENTY, 300 * MIB, 2).left == 300 * MIB
+
+
 def test_prefixes_take_a_share_of_what_is_free_and_kv_what_is_left_of_it() -> None:
     assert prefix_bytes(None, Memory(0, 0, PLENTY)) == 256 * MIB
     assert prefix_bytes(None, Memory(400 * MIB, 0, PLENTY, 480 * MIB)) == 10 * MIB

@@ -124,6 +124,46 @@ async def test_with_room_for_both_nobody_waits(tokenizer: Tokenizer) -> None:
         assert (done.pause_ms, done.note) == (0, "")
 
 
+async def test_what_is_promised_to_answers_is_not_given_to_a_load(tokenizer: Tokenizer) -> None:
+    memory = Memory(resident=100 * MIB, freed=80 * MIB, free=1 << 40, budget=210 * MIB)
+    async with bench(tokenizer, steps(), steps(), memory=memory) as b:
+        assert (await b.service.activate("", 4, call())).pause_ms == 0
+    large = 1 << 15  # bytes a token: 16 MiB of KV are promised
+    async with bench(tokenizer, steps(kv_bytes=large), steps(), memory=memory) as b:
+        done = await b.service.activate("", 4, call())
+        assert done.pause_ms > 0
+        assert "16 of them promised to answers" in done.note
+
+
+async def test_kv_memory_is_told_anew_for_other_weights_and_when_the_old_ones_have_gone(tokenizer: Tokenizer) -> None:
+    memory = Memory(0, 0, 128 * MIB)
+    config = EngineConfig(socket=Path("/nowhere"), release_dir=Path("m"), slots=2)
+    small, large = {"capacity": 2048, "kv_bytes": 1 << 16}, {"capacity": 2048, "kv_bytes": 1 << 18}
+    shelf = Shelf(tokenizer, steps(step_s=0.005, **small), steps(**large))
+    service = EngineService(config, print, shelf, lambda: memory)
+    await service.load()
+
+    async def told() -> int:
+        return (await service.status(call())).kv_tokens
+
+    try:
+        assert await told() == 2048
+        memory = Memory(0, 0, 200 * MIB)
+        running = asyncio.create_task(answer(service, 60))
+        await asyncio.sleep(0.02)
+        await service.activate("", 4, call())
+        # 200 MiB are 800 tokens; what the running answer has taken counts beside them until it ends.
+        assert 800 <= await told() <= 800 + 80 // 4
+        memory = Memory(0, 0, 256 * MIB)
+        assert (await running).precision == 8
+        end = time.monotonic() + 5
+        while await told() != 1024:
+            assert time.monotonic() < end, "the old weights have gone, and their memory is not promised anew"
+            await asyncio.sleep(0.002)
+    finally:
+        service.close()
+
+
 async def test_the_old_weights_are_gone_before_the_new_ones_come(tokenizer: Tokenizer) -> None:
     old = steps()
     gone = weakref.ref(old)

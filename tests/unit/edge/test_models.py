@@ -80,6 +80,17 @@ def test_memory_is_shared_by_those_that_claim_none() -> None:
     assert each(config(models=claims))[1].memory_budget_bytes is None
 
 
+def test_without_a_budget_each_engine_is_told_how_many_promise_of_what_is_free(tmp_path: Path) -> None:
+    write_release(tmp_path / "r")
+    start = Start(list_releases(tmp_path / "r").found[0], 8)
+
+    def sharers(node: EdgeConfig) -> list[int]:
+        return [json.loads(engine_spec(one, start).arguments[-1])["memory_sharers"] for one in each(node)]
+
+    assert sharers(settled(config(), {"a", "b", "c"})) == [3, 3, 3]
+    assert sharers(config(model="tiny")) == [1]
+
+
 def test_children_get_the_same_models_from_json() -> None:
     node = settled(config(), {"a", "b"})
     again = EdgeConfig.from_json(node.to_json())
