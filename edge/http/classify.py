@@ -23,6 +23,7 @@ from edge.http.asking import Headers
 from edge.http.body import read_json
 from edge.http.calls import call_of, headers_of
 from edge.http.fields import WORD, WORDS, FieldRefused, Strict, WeirOptions, member, refusal, without_neutral
+from edge.http.provenance import field
 from edge.http.settings import HttpSettings
 from edge.http.sse import unless_gone
 from wire.classification import Classified, Classifies, ClassifyRequest
@@ -136,4 +137,4 @@ def _document(answer: Classified, model: str) -> dict[str, Any]:
 
 
 def _headers(answer: Classified) -> dict[str, str]:
-    return {"x-weir-tier": answer.tier, "x-weir-reason": answer.reason, "x-weir-release": answer.release}
+    return {"x-weir-tier": answer.tier, "x-weir-reason": answer.reason, "x-weir-release": field(answer.release)}

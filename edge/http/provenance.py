@@ -8,6 +8,7 @@ from typing import Any
 from wire.messages import Committed, Final, GenerateEvent, Usage
 
 Json = dict[str, Any]
+_LONGEST_FIELD = 2048
 
 
 def provenance(final: Final) -> Json:
@@ -62,4 +63,10 @@ def headers(settled: Sequence[GenerateEvent]) -> Mapping[str, str]:
         "x-weir-reason": [event.reason.value for event in known],
         "x-weir-release": [event.release for event in known],
     }
-    return {name: ", ".join(dict.fromkeys(filter(None, words))) for name, words in told.items() if any(words)}
+    return {name: field(", ".join(dict.fromkeys(filter(None, words)))) for name, words in told.items() if any(words)}
+
+
+def field(value: str) -> str:
+    """A header's value: what another tier says of itself may be anything, and clients refuse long headers."""
+    plain = "".join(character if " " <= character <= "~" else "?" for character in value[:_LONGEST_FIELD])
+    return plain.strip()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from edge.http.json_values import more_values_than
 from edge.openai_upstream import faults
 from edge.openai_upstream.faults import broken
 from edge.openai_upstream.logprobs import Ranked, ranked
+from edge.openai_upstream.words import words
 from wire.errors import Unavailable
 from wire.messages import Delta, Final, Reason, Tier, ToolCall, Usage
 
@@ -25,7 +27,7 @@ _FINISHES = ("stop", "length", "tool_calls", "content_filter")
 _MOST_CALLS = 128
 # Values (of lists and objects) take about 0.5 µs each to build: 10 ms, and 50 ms for an answer that is not streamed.
 _MOST_OF_EVENT, _MOST_AT_ONCE = 20_000, 100_000
-_MOST_TIMINGS = 64
+_MOST_TIMINGS, _LONGEST_STAGE = 64, 128
 _EVER_MS = 1e12
 
 
@@ -154,10 +156,10 @@ def _with_provenance(final: Final, weir: Json, node: str, request_id: str) -> Fi
         final.finish_reason,
         final.usage,
         tier or final.tier,
-        release=_text(weir.get("release")),
-        weight_digest=_text(weir.get("weight_digest")),
+        release=words(weir.get("release")),
+        weight_digest=words(weir.get("weight_digest")),
         precision=_whole(weir.get("precision")),
-        weight_format=_text(weir.get("weight_format")),
+        weight_format=words(weir.get("weight_format")),
         confidence=_share(weir.get("confidence")),
         threshold=_share(weir.get("threshold")),
         reason=reason or final.reason,
@@ -167,7 +169,7 @@ def _with_provenance(final: Final, weir: Json, node: str, request_id: str) -> Fi
         timings_ms=_timings(weir.get("timings_ms")),
         hops=max(_whole(weir.get("hops")), final.hops),
         request_id=request_id,
-        node=_text(weir.get("node")) or node,
+        node=words(weir.get("node")) or node,
         tool_calls=final.tool_calls,
     )
 
@@ -223,7 +225,5 @@ def _member(kind: Any, value: Any) -> Any:
 def _timings(told: Any) -> dict[str, float]:
     if not isinstance(told, dict):
         return {}
-    sound = {
-        name: float(value) for name, value in told.items() if isinstance(value, int | float) and 0 <= value < _EVER_MS
-    }
-    return dict(list(sound.items())[:_MOST_TIMINGS])
+    sound = ((name, value) for name, value in told.items() if isinstance(value, int | float) and 0 <= value < _EVER_MS)
+    return {words(name, _LONGEST_STAGE): float(value) for name, value in islice(sound, _MOST_TIMINGS)}

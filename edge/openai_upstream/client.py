@@ -22,6 +22,7 @@ from edge.openai_upstream.faults import Refused
 from edge.openai_upstream.models import description, only_model
 from edge.openai_upstream.settings import OpenAiSettings
 from edge.openai_upstream.transport import Asked, Connection, Meter, blocks, read_all
+from edge.openai_upstream.words import words
 from wire.classification import Classified, ClassifyRequest
 from wire.errors import (
     InvalidRequest,
@@ -211,4 +212,4 @@ def _committed(headers: httpx.Headers, request_id: str) -> Committed:
     """Weir's nodes say in headers what an answer was committed as; any other endpoint is the cloud."""
     tier = next((tier for tier in Tier if tier == headers.get("x-weir-tier")), Tier.CLOUD)
     reason = next((reason for reason in Reason if reason == headers.get("x-weir-reason")), Reason.CLOUD_ONLY)
-    return Committed(tier, reason, request_id, headers.get("x-weir-release", "")[:512])
+    return Committed(tier, reason, request_id, words(headers.get("x-weir-release")))

@@ -66,7 +66,7 @@ class EventReader:
         name, _, value = line.partition(b":")
         if name == b"data":
             value = value.removeprefix(b" ")
-            self._size += len(value)
+            self._size += len(value) + 1  # a line without data counts as well, or any number of them would pass
             if self._size > self._max_event:
                 raise Unavailable(f"the upstream sent an event of more than {self._max_event} bytes, which is the most")
             self._data.append(value)

@@ -17,6 +17,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from edge.openai_upstream.words import words
 from wire.errors import (
     ContextTooLong,
     InvalidRequest,
@@ -143,4 +144,4 @@ def _said(fault: Mapping[str, Any], secret: str) -> str:
     said = " ".join(message.split()) if isinstance(message, str) else ""
     # Before it is shortened: half a key is still a key's half.
     hidden = said.replace(secret, "(key)") if secret else said
-    return hidden if len(hidden) <= _MOST_SHOWN else hidden[: _MOST_SHOWN - 1] + "…"
+    return words(hidden, _MOST_SHOWN)

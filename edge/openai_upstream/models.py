@@ -1,4 +1,7 @@
-"""What an endpoint lists under /models, as a Description. Pure. A list of another shape tells nothing."""
+"""What an endpoint lists under /models, as a Description. Pure. A list of another shape tells nothing.
+
+A model whose name cannot be shown as it is cannot be asked for by it either, and is left out.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edge.openai_upstream.settings import OpenAiSettings
+from edge.openai_upstream.words import words
 from wire.messages import Description, ModelInfo, Tier
 
 _MOST_MODELS = 1024
@@ -38,7 +42,7 @@ def _entries(body: bytes) -> list[Mapping[str, Any]]:
     data = document.get("data") if isinstance(document, dict) else None
     entries = data if isinstance(data, list) else []
     sound: list[Mapping[str, Any]] = [
-        entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str) and entry["id"]
+        entry for entry in entries if isinstance(entry, dict) and entry.get("id") and words(entry["id"]) == entry["id"]
     ]
     return sound[:_MOST_MODELS]
 
@@ -51,9 +55,8 @@ def _model(entry: Mapping[str, Any], settings: OpenAiSettings) -> ModelInfo:
     if not settings.capabilities and isinstance(listed, list):
         # What this node has no words for over HTTP stays out, whatever the other one serves.
         capabilities = tuple(name for name in settings.serves if name in listed)
-    release = told.get("release")
     return ModelInfo(
-        entry["id"].encode(errors="replace").decode(),
-        release=release if isinstance(release, str) else "",
+        entry["id"],
+        release=words(told.get("release")),
         capabilities=capabilities,
     )

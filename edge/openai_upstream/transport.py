@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from edge.openai_upstream.settings import OpenAiSettings
+from edge.openai_upstream.words import words
 from wire.deadline import PASSED
 from wire.errors import DeadlineExceeded, Unavailable, WeirError
 from wire.service import Call, Exchange, ExchangeObserver
@@ -215,7 +216,7 @@ def _demand_plain(response: httpx.Response) -> None:
     """What is packed could unpack into anything."""
     encoding = response.headers.get("content-encoding", "identity").lower()
     if encoding not in ("", "identity"):
-        raise Unavailable(f"the upstream's answer is {encoding:.40}, which was not asked for")
+        raise Unavailable(f"the upstream's answer is {words(encoding, 40)}, which was not asked for")
 
 
 def _late(call: Call, host: str) -> WeirError:
