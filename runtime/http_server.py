@@ -2,54 +2,66 @@
 
 The socket is opened before anything starts, so that a taken address is an OSError with a message rather
 than an exit. Signals are left to the process, connections are bounded in number and in how long they may
-stand without a whole request head, and stopping is bounded too.
+stand idle or unread (runtime.http_connection), and stopping is bounded too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from runtime.descriptors import allow_all
+from runtime.http_connection import Connection
 
 MAX_CONNECTIONS = 1024
 KEEP_ALIVE_S = 30
 STOP_S = 5
+_BACKLOG = 256  # asyncio accepts as many in one go
 
 
-class _Protocol(H11Protocol):
-    """Closes a connection that brings no new request within KEEP_ALIVE_S to twice that.
+class _Listener(socket.socket):
+    """Where file descriptors have run out it takes the next connection and drops it.
 
-    uvicorn's own timer starts after a first answer and stops at any byte, so silent connections, and ones whose
-    request head never ends, would hold their places for ever.
+    asyncio logs a line for each of its tries instead, and tries without an end (CPython 3.11).
     """
 
-    _last_seen: object = None
-    _watch: asyncio.TimerHandle | None = None
+    _spare: int | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._look_again()
+    def listen(self, backlog: int = _BACKLOG, /) -> None:
+        super().listen(backlog)
+        self._reserve()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-        super().connection_lost(exc)
+    def accept(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().accept()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+            with contextlib.suppress(OSError):
+                super().accept()[0].close()
+            self._reserve()
+        raise BlockingIOError("no file descriptor is left for a connection")
 
-    def _look_again(self) -> None:
-        self._last_seen = self.cycle
-        self._watch = self.loop.call_later(self.timeout_keep_alive, self._look)
+    def close(self) -> None:
+        super().close()
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
 
-    def _look(self) -> None:
-        idle = self.cycle is None or self.cycle.response_complete
-        if idle and self.cycle is self._last_seen:
-            self.transport.close()
-        else:
-            self._look_again()
+    def _reserve(self) -> None:
+        if self._spare is None:
+            with contextlib.suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
 class _Server(uvicorn.Server):
@@ -71,12 +83,13 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=_Protocol,
+                http=Connection,
+                backlog=_BACKLOG,
                 lifespan="off",
                 access_log=False,
                 log_config=None,
                 server_header=False,
-                limit_concurrency=max_connections,
+                limit_concurrency=min(max_connections, allow_all() // 2),
                 timeout_keep_alive=keep_alive_s,
                 timeout_graceful_shutdown=STOP_S,
             )
@@ -109,11 +122,11 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol by its name: asyncio turns Nagle's delay off only where a socket says that it is TCP's, and with it a
     # client that acknowledges late waits 40 ms for every second write.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = _Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(512)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; is another process using it?") from error

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from runtime.http_connection import ABORT
 from wire.deadline import Deadline
 from wire.errors import Cancelled
 
@@ -65,15 +66,17 @@ class EventStream(Response):
         super().__init__(headers={**headers, "cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         sender = asyncio.create_task(self._send(send))
         watch = asyncio.create_task(_gone(receive))
         try:
             # Past its deadline only a client that does not read can still be here: let it go.
             most = max(self._deadline.remaining_s(), 0.0) + _LATE_S
-            await asyncio.wait({sender, watch}, timeout=most, return_when=asyncio.FIRST_COMPLETED)
-            if sender.done():
+            done, _ = await asyncio.wait({sender, watch}, timeout=most, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                _cut(scope)
+            elif sender.done():
                 sender.result()
         finally:
             sender.cancel()
@@ -96,6 +99,13 @@ class EventStream(Response):
             if following is not None:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
+
+
+def _cut(scope: Scope) -> None:
+    """Ends the connection without waiting for what its client does not read."""
+    abort = scope.get("state", {}).get(ABORT)
+    if abort is not None:
+        abort()
 
 
 async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes:
