@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from copy import copy, deepcopy
+from copy import copy
 
 from edge.engine.budget import Budget
 from edge.engine.job import Event, Job, Served, Ticket
@@ -233,7 +233,7 @@ class Batcher:
         self._flush()
 
     def _count(self) -> None:
-        pace = next((deepcopy(lane.pace) for lane in self._lanes if lane.served is self._current), None)
+        pace = next((lane.pace for lane in self._lanes if lane.served is self._current), None)
         self._forecast = [turn for lane in self._lanes for turn in lane.turns], pace
         self._claimed_bytes = sum(lane.claimed_bytes for lane in self._lanes)
         self.prefix_tokens = sum(lane.prefixes.tokens for lane in self._lanes)

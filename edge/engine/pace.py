@@ -19,25 +19,28 @@ _SHARE, _SHARE_WEIGHT = 0.5, 0.1
 
 
 class Line:
-    """y over x by least squares, the latest counting most. Never falls with x."""
+    """y over x by least squares, the latest counting most. Never falls with x.
+
+    One thread may read while another adds: what is known changes as a whole.
+    """
 
     def __init__(self) -> None:
-        self._n = self._x = self._y = self._xx = self._xy = 0.0
+        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)  # of 1, x, y, xx, xy
 
     @property
     def known(self) -> bool:
-        return self._n > 0
+        return self._sums[0] > 0
 
     def add(self, x: float, y: float) -> None:
-        keep = _FORGETTING
-        self._n, self._x, self._y = keep * self._n + 1, keep * self._x + x, keep * self._y + y
-        self._xx, self._xy = keep * self._xx + x * x, keep * self._xy + x * y
+        n, sum_x, sum_y, sum_xx, sum_xy = (_FORGETTING * value for value in self._sums)
+        self._sums = (n + 1, sum_x + x, sum_y + y, sum_xx + x * x, sum_xy + x * y)
 
     def at(self, x: float) -> float:
         """Its height at `x`; not below a tenth of the mean, however far back `x` lies."""
-        mean_x, mean_y = self._x / self._n, self._y / self._n
-        spread = self._xx / self._n - mean_x**2
-        slope = (self._xy / self._n - mean_x * mean_y) / spread if spread > 1.0 else 0.0
+        n, sum_x, sum_y, sum_xx, sum_xy = self._sums
+        mean_x, mean_y = sum_x / n, sum_y / n
+        spread = sum_xx / n - mean_x**2
+        slope = (sum_xy / n - mean_x * mean_y) / spread if spread > 1.0 else 0.0
         return max(mean_y + max(slope, 0.0) * (x - mean_x), mean_y / 10)
 
 
