@@ -107,16 +107,21 @@ def summarize(outcomes: Sequence[Outcome]) -> Summary:
 
 def prompt_of(tokenizer: Tokenizer, tokens: int, draw: random.Random) -> str:
     """Random words that are exactly `tokens` tokens. Raises ValueError when none are found."""
-    text, words, count = "", _WORDS.split(), 0
+    text, words, count, most = "", _WORDS.split(), 0, tokens
     for _ in range(_TRIES):
-        # Most words are one token, some are more: what is lacking is halved until single words decide.
-        more = " ".join(draw.choice(words) for _ in range(max((tokens - count) // 2, 1)))
-        longer = f"{text} {more}".strip()
+        # What is lacking is halved until single words decide; a word may be one token or many.
+        step = max(min((tokens - count) // 2, most), 1)
+        longer = " ".join([text, *(draw.choice(words) for _ in range(step))]).strip()
         found = len(tokenizer.encode(longer))
         if found == tokens:
             return longer
-        text, count = (longer, found) if found < tokens else (text.rpartition(" ")[0], count)
-        count = count if found < tokens else len(tokenizer.encode(text))
+        if found < tokens:
+            text, count = longer, found
+        elif step > 1:
+            most = step // 2
+        else:
+            text = text.rpartition(" ")[0]
+            count = len(tokenizer.encode(text)) if text else 0
     raise ValueError(f"no text of exactly {tokens} tokens was found for this tokenizer")
 
 
