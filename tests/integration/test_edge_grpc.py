@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -113,15 +114,18 @@ async def test_a_node_scores_continuations_by_its_own_model(node: EdgeProcess) -
     assert answer.release.startswith("tiny@")
 
 
-async def test_the_likeliest_of_choices_is_an_answer_with_a_confidence(node: EdgeProcess) -> None:
+async def test_the_likeliest_of_choices_is_an_answer_without_a_confidence_fitted_on_text(node: EdgeProcess) -> None:
     client = InferenceClient(node.grpc)
     asked = GenerateRequest(
         messages=(Message("user", "Where is my parcel?"),),
         response_format=ResponseFormat("choice", choices=("in the city", "no", "nobody knows")),
+        return_signals=True,
     )
     events = [event async for event in client.generate(asked, soon())]
     await client.close()
     final = events[-1]
     assert isinstance(final, Final)
     assert "".join(event.text for event in events if isinstance(event, Delta)) in asked.response_format.choices  # type: ignore[union-attr]
-    assert final.confidence is not None
+    assert final.confidence is None
+    assert final.signals is not None
+    assert 0 < math.exp(final.signals.sum_logprob) <= 1
