@@ -22,12 +22,16 @@ import jinja2.sandbox
 import tokenizers
 
 from runtime.chat import ToolSpec, Turn, described, message, woven
+from runtime.token_bounds import most_bytes
 from runtime.token_bytes import Spelling, spelling_of
 from runtime.tool_calls import CallForm, form_of
 
 # Tokens that end a turn in the chat formats of common model families. A model may end its answer with
 # one that its configuration does not name (its end of text, say, beside its end of turn).
 _ENDS_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>")
+
+# Characters to a token from which on a text is looked at before it is encoded: text that is read has about four.
+_LONG = 16
 
 
 class TokenizerError(ValueError):
@@ -39,10 +43,12 @@ class TemplateError(ValueError):
 
 
 class TooManyTokens(ValueError):
-    """A text has `count` tokens, more than the caller takes."""
+    """A text has `told` tokens, more than the caller takes."""
 
-    def __init__(self, count: int, most: int) -> None:
-        super().__init__(f"the text has {count} tokens, more than {most}")
+    def __init__(self, count: int, most: int, *, at_least: bool = False) -> None:
+        """`at_least`: the text was too long to be counted."""
+        self.told = f"at least {count}" if at_least else str(count)
+        super().__init__(f"the text has {self.told} tokens, more than {most}")
         self.count, self.most = count, most
 
 
@@ -75,6 +81,7 @@ class Tokenizer:
         self._template_knows_tools = self._template is not None and _mentions_tools(source)
         self._names = {name: text for name, text in names.items() if text}
         self._spelling: Spelling | None = known._spelling if known and same else spelling_of(self._tokenizer)
+        self._most_bytes: int | None = known._most_bytes if known and same else 0  # 0: not looked at yet
 
     @classmethod
     def load(cls, folder: Path, stop_ids: Iterable[int] = (), known: Tokenizer | None = None) -> Tokenizer:
@@ -98,6 +105,8 @@ class Tokenizer:
 
         Raises TooManyTokens for a text of more than `most`. Other threads run on meanwhile.
         """
+        if most is not None and len(text) > most * _LONG:
+            self._demand_short(text, most)
         # The batch call is the one that lets go of the interpreter lock, for a long text seconds; and
         # only counting first keeps the ids of an over-long text from being copied while it is held.
         encoding = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)[0]
@@ -105,6 +114,13 @@ class Tokenizer:
             raise TooManyTokens(len(encoding), most)
         ids: list[int] = encoding.ids
         return ids
+
+    def _demand_short(self, text: str, most: int) -> None:
+        """Refuses by its length alone what cannot have as few tokens as `most`."""
+        if self._most_bytes == 0:
+            self._most_bytes = most_bytes(self._tokenizer)
+        if self._most_bytes is not None and (least := len(text) // self._most_bytes) > most:
+            raise TooManyTokens(least, most, at_least=True)
 
     @property
     def takes_pairs(self) -> bool:

@@ -20,6 +20,9 @@ CLIENT_PING_INTERVAL_MS = 30_000
 SERVER_MIN_PING_INTERVAL_MS = 10_000
 PING_TIMEOUT_MS = 10_000
 MAX_RECONNECT_BACKOFF_MS = 2_000
+# A connection holds a file descriptor: one that says nothing at first, and one that asks nothing for long, is let go.
+HANDSHAKE_MS = 20_000
+IDLE_MS = 600_000
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -98,6 +101,8 @@ def open_server(interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> grpc
         ("grpc.http2.min_ping_interval_without_data_ms", SERVER_MIN_PING_INTERVAL_MS),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", IDLE_MS),
     ]
     return grpc.aio.server(interceptors=list(interceptors), options=options)
 

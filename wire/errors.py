@@ -99,6 +99,11 @@ class DeadlineExceeded(WeirError):
     """The request's time ran out."""
 
 
+def internal_fault() -> WeirError:
+    """What a caller is told of a fault that nobody foresaw: its words stay in the log."""
+    return WeirError("an internal fault was logged on the server; the request was not answered")
+
+
 _TABLE: tuple[tuple[type[WeirError], grpc.StatusCode, int], ...] = (
     (ContextTooLong, grpc.StatusCode.INVALID_ARGUMENT, 400),
     (CannotConstrain, grpc.StatusCode.INVALID_ARGUMENT, 400),

@@ -22,7 +22,7 @@ from wire import convert, convert_answer, convert_describe, convert_engine, conv
 from wire.channel import Authenticator, Metadata
 from wire.classification import Classifies
 from wire.deadline import Deadline
-from wire.errors import ERROR_METADATA_KEY, InvalidRequest, NotSupported, WeirError, grpc_code
+from wire.errors import ERROR_METADATA_KEY, InvalidRequest, NotSupported, WeirError, grpc_code, internal_fault
 from wire.scoring import Scores
 from wire.service import Call, EngineControl, InferenceService
 
@@ -123,7 +123,7 @@ class Handlers:
 
 def _internal(method: str, error: Exception) -> WeirError:
     _log.error("unexpected fault in %s", method, exc_info=error)
-    return WeirError("an internal fault was logged on the server; the request was not answered")
+    return internal_fault()
 
 
 async def _unsupported_stream(context: _Context) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from wire import convert, convert_answer
 from wire.channel import MAX_MESSAGE_BYTES
 from wire.deadline import PASSED, Deadline
-from wire.errors import DeadlineExceeded, TooLarge, Unavailable, WeirError, named
+from wire.errors import DeadlineExceeded, TooLarge, Unavailable, WeirError, internal_fault, named
 from wire.grpc_client import InferenceClient
 from wire.messages import GenerateEvent, GenerateRequest
 from wire.service import Call, InferenceService
@@ -133,7 +133,7 @@ class StreamServer:
             raise
         except Exception as error:  # noqa: BLE001 - the server's boundary
             _log.error("unexpected fault in Generate", exc_info=error)
-            _refuse(writer, WeirError("an internal fault was logged on the server; the request was not answered"))
+            _refuse(writer, internal_fault())
         else:
             writer.write(_framed(_END))
         await writer.drain()

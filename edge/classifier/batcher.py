@@ -20,6 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -146,7 +147,7 @@ class TextBatcher:
         entry = Waiting(served, row, deadline, self._loop.create_future(), priority, value)
         with self._changed:
             if self._closed is not None:
-                raise self._closed
+                raise copy(self._closed)  # raised in its caller's task: everybody gets one of his own
             # A text that will be run at once does not wait.
             if len(self._waiting) - (0 if self._running else 1) >= self._settings.max_queue:
                 raise Overloaded(f"{len(self._waiting)} texts wait, which is the most; try again later")

@@ -24,8 +24,9 @@ from edge.classifier.labels import scored
 from edge.classifier.model import Model, open_classifier
 from edge.classifier.pick import Bounds
 from edge.engine.candidate import Candidate
+from edge.engine.making import Making
 from edge.engine.room import Memory
-from edge.engine.weights import Making, Weights
+from edge.engine.weights import Weights
 from runtime.ort.classify import Encoded
 from runtime.tokenizer import Tokenizer
 from runtime.version import weir_version

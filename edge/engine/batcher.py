@@ -23,12 +23,12 @@ from copy import copy
 
 from edge.engine.budget import Budget
 from edge.engine.job import Event, Job, Served, Ticket
-from edge.engine.lane import Lane, internal_fault
+from edge.engine.lane import Lane
 from edge.engine.pace import Pace
 from edge.engine.running import Running
 from edge.engine.waiting import Turn, WaitingList, rank, wait_s
 from runtime.ort.steps import BLOCK_TOKENS, ModelBroken
-from wire.errors import DeadlineExceeded, Overloaded, Unavailable, WeirError
+from wire.errors import DeadlineExceeded, Overloaded, Unavailable, WeirError, internal_fault
 
 _log = logging.getLogger("weir.edge.engine")
 
@@ -67,7 +67,7 @@ class Batcher:
         self._active = 0
         self._closed: WeirError | None = None
         self._shed: threading.Event | None = None
-        # Written by the decode thread as a whole, read by the other: who holds rows, and a copy of the pace in force.
+        # Written by the decode thread as a whole, read by the other: who holds rows, and the pace in force.
         self._forecast: tuple[list[Turn], Pace | None] = [], None
         self._claimed_bytes = self._row_bytes = self._kept_bytes = 0
         self.prefix_tokens = self.prefix_hit_tokens = 0

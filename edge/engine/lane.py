@@ -27,7 +27,7 @@ from edge.engine.running import Running
 from edge.engine.waiting import Turn
 from runtime.ort.sampling import ConstraintFailed, NotFinite, Scratch
 from runtime.ort.steps import BLOCK_TOKENS, Logits, ModelBroken
-from wire.errors import CannotConstrain, DeadlineExceeded, Unavailable, WeirError
+from wire.errors import CannotConstrain, DeadlineExceeded, Unavailable, WeirError, internal_fault
 
 _log = logging.getLogger("weir.edge.engine")
 
@@ -292,8 +292,3 @@ class Lane:
     def _grow(self, sequence: Running, tokens: int) -> None:
         sequence.length += tokens
         self.rows.touch(sequence.row, sequence.length)
-
-
-def internal_fault() -> WeirError:
-    """What a request is told that failed in a way nobody foresaw."""
-    return WeirError("an internal fault was logged on the server; the request was not answered")

@@ -66,7 +66,7 @@ class Model:
                 ids = self.tokenizer.encode(request.prompt, most=most)
         except TooManyTokens as error:
             raise ContextTooLong(
-                f"the prompt has {error.count} tokens; this model's context holds {self.info.context_length} "
+                f"the prompt has {error.told} tokens; this model's context holds {self.info.context_length} "
                 "with the answer: shorten the prompt"
             ) from error
         except TemplateError as error:

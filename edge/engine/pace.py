@@ -75,10 +75,14 @@ class Pace:
             if tokens < _WHOLE and self._tokens.known:
                 return  # a pass more than tokens
             self._tokens.add(position + tokens / 2, seconds / tokens)
-        elif self._tokens.known:
-            self._passes.add(position, max(seconds - tokens * self._tokens.at(position), 0.0))
-        else:
+            return
+        if not self._tokens.known:
             self._passes.add(position, seconds)
+            return
+        most = seconds / tokens
+        if most < self._tokens.at(position):  # no token costs more than its share of the whole chunk
+            self._tokens.add(position, most)
+        self._passes.add(position, max(seconds - tokens * self._tokens.at(position), 0.0))
 
     def answered(self, produced: int, asked: int) -> None:
         """An answer ended with so many of the tokens it might have had."""

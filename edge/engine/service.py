@@ -23,10 +23,11 @@ from edge.engine.batcher import Batcher
 from edge.engine.choice import chosen
 from edge.engine.config import EngineConfig
 from edge.engine.job import Ended, Job, Scored, Served
+from edge.engine.making import Making
 from edge.engine.model import Model, Opener, memory_here, open_model
 from edge.engine.room import Memory, kv_tokens
 from edge.engine.tools import CallReader, Grammars
-from edge.engine.weights import Making, Weights
+from edge.engine.weights import Weights
 from edge.engine.words import choices_of, delta, sampling_params, scored, wire_signals
 from runtime.ort.steps import BLOCK_TOKENS
 from runtime.version import weir_version

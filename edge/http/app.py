@@ -26,13 +26,12 @@ from edge.http.provenance import all_provenance, headers
 from edge.http.settings import HttpSettings
 from edge.http.sse import DONE, EventStream, event, unless_gone
 from wire.deadline import Deadline
-from wire.errors import TooLarge, WeirError
+from wire.errors import TooLarge, WeirError, internal_fault
 from wire.messages import Delta, Final, GenerateRequest, Usage
 from wire.service import Call, InferenceService
 
 _log = logging.getLogger("weir.edge.http")
 _DESCRIBE_S = 5.0
-_UNFORESEEN = WeirError("an internal fault was logged on the server; the request was not answered")
 
 
 def make_app(service: InferenceService, settings: HttpSettings, wall_clock: Callable[[], float] = time.time) -> FastAPI:
@@ -60,7 +59,8 @@ async def _fault(_request: Request, error: Exception) -> Response:
 
 async def _unexpected(_request: Request, _error: Exception) -> Response:
     """The server logs the fault with its trace after this; its text stays here."""
-    return JSONResponse(errors.body(_UNFORESEEN), errors.status(_UNFORESEEN))
+    told = internal_fault()
+    return JSONResponse(errors.body(told), errors.status(told))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -201,7 +201,7 @@ async def _sent(choices: Choices, chunks: _Chunks, per_prompt: int, include_usag
         yield event(errors.body(error))
     except Exception as error:  # noqa: BLE001 - the server's boundary, once the status line is out
         _log.error("unexpected fault in a stream", exc_info=error)
-        yield event(errors.body(_UNFORESEEN))
+        yield event(errors.body(internal_fault()))
     finally:
         await choices.aclose()
 

@@ -20,7 +20,7 @@ from release.folder import Release
 from release.manifest import Manifest
 from runtime.ort.session import FedSession, GraphError
 from runtime.ort.steps import ModelBroken
-from runtime.tokenizer import Tokenizer, TooManyTokens
+from runtime.tokenizer import Tokenizer
 
 CLASSIFY = "classify"
 TYPES = "token_type_ids"
@@ -60,9 +60,7 @@ class TextEncoder:
         if pair:
             ids, types = self.tokenizer.encode_pair(text, pair, self.most, cut=cuts)
             return Encoded(ids, types)
-        ids = self.tokenizer.encode(text)
-        if len(ids) > self.most and not cuts:
-            raise TooManyTokens(len(ids), self.most)
+        ids = self.tokenizer.encode(text, most=None if cuts else self.most)
         return Encoded(shortened(ids, self.most))
 
 

@@ -65,6 +65,16 @@ def test_what_a_pass_costs_however_few_tokens_it_takes_is_no_fault_of_the_tokens
     assert 17 <= pace.chunk(0, 128) <= 19, "small chunks are dear by their passes, and larger ones hardly more"
 
 
+def test_a_first_prompt_of_few_tokens_does_not_make_tokens_dear_for_good() -> None:
+    pace = learned()
+    pace.prefilled(3, 0, 0.012, beside=False)  # a pass of 9 ms and tokens of 1 ms: 4 ms each, as far as anybody knows
+    assert pace.chunk(0, 128) < 10
+    for _ in range(40):
+        chunk = pace.chunk(0, 128)
+        pace.prefilled(chunk, 0, 0.009 + chunk * 1e-3, beside=True)
+    assert pace.chunk(0, 128) > 20
+
+
 def test_passes_cost_more_further_on() -> None:
     pace = learned()
     for position in range(0, 4000, 128):
