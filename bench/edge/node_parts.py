@@ -6,6 +6,7 @@ The bare engine is `edge.engine.service` in a process of its own, called without
 from __future__ import annotations
 
 import asyncio
+import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 from bench.edge.asking import AT_THE_END, Heard, HttpClient, ask, chat, prompts_of
-from bench.edge.plan import Plan
+from bench.edge.plan import STAGES, Plan
 from bench.edge.rounds import medians
 from bench.edge.side import Side
 from bench.load import OpenLoop, Pace, quantile
@@ -28,7 +29,7 @@ _CHOICES = 3  # candidates for each stream that must not end early
 _QUEUE = 128
 
 Told = Callable[[str], None]
-_Asked = Callable[[str], Awaitable[tuple[float, Mapping[str, float] | None]]]  # seconds, and its engine's timings
+_Asked = Callable[[str], Awaitable[tuple[float, float]]]  # milliseconds: all of it, and its engine's stages
 
 
 async def measure(plan: Plan, tokenizer: Tokenizer, told: Told) -> dict[str, Any]:
@@ -83,47 +84,47 @@ def running(plan: Plan, *, long: bool = False, precision: int = 4) -> AbstractAs
 
 
 async def overhead(plan: Plan, there: Node, bare: Side, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Milliseconds of a request over those the bare engine takes for the same one, as one client sees them.
+    """Milliseconds that a request costs in the node beyond what it costs in the bare engine, as one client sees them.
 
-    A stricter figure stands beside it, of one and the same request: what the client waited beyond the stages its engine
-    reports. The bare engine, too, needs some time beyond its stages. Who is asked first changes from prompt to prompt.
+    Counted of either is what a request takes beyond the stages its own engine reports: the stages of two engines, or
+    of one that was left alone for a moment, differ by more than is looked for, as `request_ms` shows. Who is asked
+    first is drawn.
     """
     texts = prompts_of(tokenizer, _SHORT_TOKENS, plan.requests, plan.seed)
-    model = read_manifest(plan.release).name
+    model, draw = read_manifest(plan.release).name, random.Random(plan.seed)
     taken: dict[str, list[float]] = {"bare": [], "grpc": [], "http": []}
-    beyond: dict[str, list[float]] = {"grpc": [], "http": []}
+    beyond: dict[str, list[float]] = {name: [] for name in taken}
     async with HttpClient(there.http) as http:
 
-        async def alone(text: str) -> tuple[float, None]:
+        async def alone(text: str) -> tuple[float, float]:
             told = await asyncio.to_thread(bare.ask, "answers", prompts=[text], tokens=plan.answer_tokens)
-            return told["answers"][0]["total_s"], None
+            (one,) = told["answers"]
+            return one["total_s"] * 1e3, sum(one["stages_ms"].values())
 
-        async def over_grpc(text: str) -> tuple[float, Mapping[str, float]]:
+        async def over_grpc(text: str) -> tuple[float, float]:
             heard = await ask(there.inference, chat(text, plan.answer_tokens, AT_THE_END))
-            return heard.total_s, heard.final.timings_ms
+            return heard.total_s * 1e3, _of_the_engine(heard.final.timings_ms)
 
-        async def over_http(text: str) -> tuple[float, Mapping[str, float]]:
+        async def over_http(text: str) -> tuple[float, float]:
             seconds, body = await http.chat(model, text, plan.answer_tokens)
-            return seconds, body["weir"]["timings_ms"]
+            return seconds * 1e3, _of_the_engine(body["weir"]["timings_ms"])
 
         ways: list[tuple[str, _Asked]] = [("bare", alone), ("grpc", over_grpc), ("http", over_http)]
         for number in range(plan.rounds + 1):
             for text in texts:
-                ways.append(ways.pop(0))
-                for name, way in ways:
-                    seconds, timings_ms = await way(text)
-                    if not number:
-                        continue
-                    taken[name].append(seconds * 1e3)
-                    if timings_ms is not None:
-                        beyond[name].append(seconds * 1e3 - _of_the_engine(timings_ms))
-    over = {name: [one - other for one, other in zip(taken[name], taken["bare"], strict=True)] for name in beyond}
+                for name, way in draw.sample(ways, len(ways)):
+                    total_ms, stages_ms = await way(text)
+                    if number:
+                        taken[name].append(total_ms)
+                        beyond[name].append(total_ms - stages_ms)
+    alone_ms = statistics.median(beyond["bare"])
+    over = {name: [value - alone_ms for value in beyond[name]] for name in ("grpc", "http")}
     return {"overhead_ms": medians(over), "beyond_stages_ms": medians(beyond), "request_ms": medians(taken)}
 
 
 def _of_the_engine(timings_ms: Mapping[str, float]) -> float:
     """What the engine says it spent on a request, stage by stage."""
-    return sum(timings_ms[f"edge_{stage}"] for stage in ("tokenize", "queue", "prefill", "decode"))
+    return sum(timings_ms[f"edge_{stage}"] for stage in STAGES)
 
 
 async def streams(plan: Plan, there: Node, bare: Side, tokenizer: Tokenizer) -> dict[str, Any]:

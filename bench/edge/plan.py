@@ -8,6 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+# What an engine spends on a request, as its timings name it.
+STAGES = ("tokenize", "queue", "prefill", "decode")
 PARTS = ("decode", "prefill", "batch8", "signals", "bandwidth", "overhead", "streams", "gap", "prefix", "ttft")
 
 
@@ -36,7 +38,7 @@ class Plan:
     gap_tokens: int = 700
     prefix_tokens: int = 512
     load_s: float = 90.0
-    load_per_minute: float = 80.0
+    load_per_minute: float = 60.0
     soak_s: float = 0.0
     soak_clients: int = 64
 

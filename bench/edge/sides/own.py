@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.edge.plan import STAGES
 from bench.edge.sides.answering import answer
 from edge.engine.config import EngineConfig
 from edge.engine.service import EngineService
@@ -121,7 +122,7 @@ class Engine:
         await self._service.load()
 
     def answers(self, prompts: Sequence[str], tokens: int) -> _Answer:
-        """All prompts at once: of each answer the seconds to its first token and to its end, and its tokens."""
+        """All prompts at once: of each answer the seconds to its first token and its end, its tokens, its stages."""
         return {"answers": self._loop.run_until_complete(self._answers(prompts, tokens))}
 
     async def _answers(self, prompts: Sequence[str], tokens: int) -> list[dict[str, Any]]:
@@ -133,13 +134,16 @@ class Engine:
         )
         call = Call(Deadline.after(_DEADLINE_S))
         began, first, count = time.perf_counter(), None, 0
+        stages: dict[str, float] = {}
         async with aclosing(self._service.generate(request, call)) as events:
             async for event in events:
                 if isinstance(event, Committed | Delta) and first is None:
                     first = time.perf_counter() - began
                 elif isinstance(event, Final):
                     count = event.usage.completion_tokens
-        return {"first_s": first, "total_s": time.perf_counter() - began, "tokens": count}
+                    stages = {stage: event.timings_ms[stage] for stage in STAGES}
+        total_s = time.perf_counter() - began
+        return {"first_s": first, "total_s": total_s, "tokens": count, "stages_ms": stages}
 
 
 def bandwidth(megabytes: int, trials: int, threads: int = 1) -> _Answer:
