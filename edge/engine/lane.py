@@ -34,6 +34,8 @@ _log = logging.getLogger("weir.edge.engine")
 Post = Callable[[Ticket, Event], None]
 # Of what a decode step takes, what it may copy for beside: as much as prompts may take at least.
 _COPY_SHARE = 0.5
+# A prompt no longer waits for streams once it has less time left than so many times what it needs in small chunks.
+_HASTE = 2.0
 
 
 class Lane:
@@ -170,9 +172,14 @@ class Lane:
             self.prefixes.add(sequence.trail, sequence.token_ids, sequence.row, sequence.length)
         self._take(sequence, logits)
 
-    def _wanted(self, position: int, most: int, beside: bool) -> int:
-        """Tokens that a chunk may have."""
-        return self.pace.chunk(position, most, self._spent_s) if beside else most
+    def _wanted(self, sequence: Running, most: int, beside: bool) -> int:
+        """Tokens that its next chunk may have."""
+        if not beside:
+            return most
+        whole = len(sequence.job.prompt_ids)
+        creeping_s = self.pace.creep_s(max(whole - sequence.length, 0), whole)
+        urgent = sequence.job.deadline.remaining_s() < _HASTE * creeping_s
+        return self.pace.chunk(sequence.length, most, self._spent_s, urgent=urgent)
 
     def _advance_prompt(self, sequence: Running, beside: bool) -> bool:
         """Takes a chunk of a prompt, or of a continuation that is scored; False where the step has no time left."""
@@ -184,7 +191,7 @@ class Lane:
         if (copied := self._copy_prefix(sequence, beside)) and sequence.trail.more:
             return True
         start = sequence.length
-        wanted = 0 if sequence.trail.more else self._wanted(start, steps.prefill_chunk, beside)
+        wanted = 0 if sequence.trail.more else self._wanted(sequence, steps.prefill_chunk, beside)
         if not wanted:
             return copied
         chunk, started = prompt[start : start + cut(len(prompt) - start, wanted)], self._clock()
@@ -225,7 +232,7 @@ class Lane:
     def _score(self, sequence: Running, beside: bool) -> bool:
         scoring, steps = sequence.scoring, self.served.steps
         assert scoring is not None
-        wanted = self._wanted(sequence.length, steps.score_chunk, beside)
+        wanted = self._wanted(sequence, steps.score_chunk, beside)
         if not wanted:
             return False
         chunk, at = scoring.next_chunk(wanted)

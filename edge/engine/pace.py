@@ -1,7 +1,9 @@
 """How many prompt tokens a step may take beside decoding, so that running streams hardly notice a long prompt.
 
 A step that also prefills is to take about `factor` times what a decode step took before prompts came: one share
-for the streams, which grow meanwhile, the rest for prompts, and for those half of what the streams take at least.
+for the streams, which grow meanwhile, the rest for prompts. Where that is too short for as many tokens as the floor it
+may take a little longer, up to a tenth of a second in any case; where even two are too many the prompt waits for
+streams to end, unless its deadline is near.
 A chunk costs what its tokens cost and what any pass costs, however few tokens it takes: the weights are read once, and
 attention goes once through everything before it. Both are learned as lines over the position, the tokens' from full
 chunks, the pass's from what small ones took beyond their tokens.
@@ -13,6 +15,9 @@ from __future__ import annotations
 
 _STEP_WEIGHT = 0.2  # of the newest decode step in what a step takes
 _FORGETTING = 0.9
+_MOST_FACTOR, _FEWEST = 2.5, 2  # how long a step may become, and for how few tokens of a prompt
+_UNNOTICED_S = 0.1  # of a step: text comes faster than it is read
+_PATIENCE = 50  # steps
 _WHOLE = 16  # tokens of a chunk whose time is its tokens', and hardly its pass's
 # Of the tokens they may get that answers do get: the first guess, and the say of the newest.
 _SHARE, _SHARE_WEIGHT = 0.5, 0.1
@@ -48,10 +53,10 @@ class Pace:
     """What steps of one model took, and how large the next chunk may be."""
 
     def __init__(self, factor: float = 2.3, floor: int = 4) -> None:
-        """At least `floor` tokens of some prompt are taken in every step: fewer cost hardly less."""
+        """`floor` tokens are the least that is worth a pass while there is time: fewer cost hardly less."""
         self._factor, self._floor = factor, floor
         self._step_s = self._calm_s = 0.0
-        self._share = _SHARE
+        self._share, self._waited = _SHARE, 0
         self._passes, self._tokens = Line(), Line()
 
     @property
@@ -96,24 +101,43 @@ class Pace:
         """What prefilling a prompt takes while nothing decodes, as far as is known."""
         return tokens * self._tokens.at(tokens // 2) if self._tokens.known else 0.0
 
-    def chunk(self, position: int, most: int, spent_s: float = 0.0) -> int:
-        """Tokens that may be taken from `position` on in a step that decodes; 0 when it has spent its time.
+    def creep_s(self, tokens: int, position: int) -> float:
+        """What `tokens` more of a prompt up to `position` take in chunks of the floor's size, as far as is known."""
+        if not self._tokens.known:
+            return 0.0
+        return tokens / self._floor * (self._step_s + self._pass_s(position) + self._floor * self._tokens.at(position))
 
-        `spent_s` is what the step's other chunks took; the first chunk gets the floor at least.
+    def chunk(self, position: int, most: int, spent_s: float = 0.0, *, urgent: bool = False) -> int:
+        """Tokens that may be taken from `position` on in a step that decodes; 0 when there is no time for them.
+
+        `spent_s` is what the step's other chunks took. `urgent`: waiting would cost the prompt its deadline, so the
+        first chunk gets the floor whatever it does to the streams.
         """
         first = spent_s == 0.0
-        fits = self._fits(position, spent_s)
-        if fits >= self._floor:
-            return min(fits, most)
-        return min(self._floor, most) if first else 0
-
-    def _fits(self, position: int, spent_s: float) -> int:
-        """Tokens whose pass fits into what the step has left."""
         if not self._step_s or not self._tokens.known:
-            return 0
-        share = max(self._factor * self._calm_s - self._step_s, self._step_s / 2)
-        fixed = self._passes.at(position) if self._passes.known else 0.0
-        return int((share - spent_s - fixed) / self._tokens.at(position))
+            return min(self._floor, most) if first else 0
+        fits = self._fits(position, self._factor * self._calm_s - spent_s)
+        if fits < self._floor:
+            fits = self._least(position, urgent) if first else 0
+        return min(fits, most)
+
+    def _least(self, position: int, urgent: bool) -> int:
+        """Tokens where the usual time is too short for as many as the floor."""
+        if urgent:
+            return self._floor
+        fits = self._fits(position, max(_MOST_FACTOR * self._calm_s, _UNNOTICED_S))
+        if fits >= _FEWEST:
+            return min(fits, self._floor)
+        # It waits for streams to end. Now and then it tries: what passes cost may be known wrongly.
+        self._waited = (self._waited + 1) % _PATIENCE
+        return 0 if self._waited else _FEWEST
+
+    def _fits(self, position: int, within_s: float) -> int:
+        """Tokens whose pass fits beside decoding into a step of so long."""
+        return int((within_s - self._step_s - self._pass_s(position)) / self._tokens.at(position))
+
+    def _pass_s(self, position: int) -> float:
+        return self._passes.at(position) if self._passes.known else 0.0
 
 
 def cut(left: int, wanted: int) -> int:

@@ -52,6 +52,7 @@ class FakeSteps:
     prefix_blocks: int = 0
     score_chunk: int = 3
     prefill_s: float = 0.0  # per token
+    pass_s: float | None = None  # of a prefill, however few tokens it takes; None: as a decode step
     copy_s: float = 0.0  # per token moved, restored or kept
     give_back_s: float = 0.0  # per position of a row, and per token of a block
     kv_bytes: int = 1  # that a model of these says to take per token
@@ -82,7 +83,7 @@ class FakeSteps:
         self.prefill_chunks.append(len(token_ids))
         self.log.append("prefill")
         self._touch()
-        self._spend(self.step_s + self.prefill_s * len(token_ids))
+        self._spend((self.step_s if self.pass_s is None else self.pass_s) + self.prefill_s * len(token_ids))
         return self._logits([row])[0]
 
     def score(self, row: int, token_ids: Sequence[int], start: int) -> Logits:

@@ -26,8 +26,8 @@ class Bench:
         self.told: dict[Ticket, list[Event]] = {}
         self.lane = Lane(self.served, lambda ticket, event: self.told[ticket].append(event), clock=steps.clock)
 
-    def add(self, prompt: Sequence[int], tokens: int) -> Running:
-        running = Running(Ticket(), Job(self.served, prompt, tokens, Deadline.after(60)))
+    def add(self, prompt: Sequence[int], tokens: int, deadline_s: float = 60.0) -> Running:
+        running = Running(Ticket(), Job(self.served, prompt, tokens, Deadline.after(deadline_s)))
         self.told[running.ticket] = []
         self.lane.admit(running)
         return running
@@ -46,6 +46,34 @@ class Bench:
 
     def tokens(self, running: Running) -> list[int]:
         return [event.token for event in self.told[running.ticket] if isinstance(event, Token)]
+
+
+def dear_passes() -> FakeSteps:
+    """Any chunk of a prompt takes six decode steps."""
+    return FakeSteps(slots=2, capacity=1024, step_s=0.05, pass_s=0.3, prefill_s=0.001, prefill_chunk=100, virtual=True)
+
+
+def test_a_prompt_whose_passes_would_stall_a_stream_waits_for_its_end() -> None:
+    bench = Bench(dear_passes())
+    stream = bench.add([1, 2], 140)
+    bench.until(lambda: stream.decoding)
+    long = bench.add([3] * 400, 4, deadline_s=3600.0)
+    took = bench.until(lambda: stream.ended)
+    assert sorted(took)[-3] < 0.06, "but for a try now and then the stream noticed nothing"
+    assert 0 < long.length < 10
+    bench.until(lambda: long.ended)
+    assert bench.tokens(long) == expected([3] * 400, 4)
+
+
+def test_a_prompt_that_would_miss_its_deadline_does_not_wait() -> None:
+    bench = Bench(dear_passes())
+    stream = bench.add([1, 2], 140)
+    bench.until(lambda: stream.decoding)
+    long = bench.add([3] * 400, 4, deadline_s=5.0)
+    bench.until(lambda: stream.ended)
+    assert long.length > 350, "the rest takes less than half of the time it has left"
+    bench.until(lambda: long.ended)
+    assert bench.tokens(long) == expected([3] * 400, 4)
 
 
 def test_a_long_stream_moves_in_slices_and_goes_on_meanwhile() -> None:
