@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -58,3 +59,50 @@ async def test_an_answer_that_takes_long_is_left_alone() -> None:
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         async with asyncio.timeout(10):
             assert (await reader.read()).endswith(b"ok")
+
+
+async def _large(_scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"20000000")]})
+    await send({"type": "http.response.body", "body": b"x" * 20_000_000})
+
+
+async def _endless(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    while True:
+        await send({"type": "http.response.body", "body": b"x" * 20_000, "more_body": True})
+        await asyncio.sleep(0)
+
+
+async def _unread(server: HttpServer, sent: bytes) -> socket.socket:
+    """A client with a small buffer that sends and never reads."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    client.setblocking(False)
+    host, _, port = server.address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, (host, int(port)))
+    await loop.sock_sendall(client, sent)
+    return client
+
+
+async def _until_left(server: HttpServer, places: int) -> None:
+    async with asyncio.timeout(8):
+        while len(server._server.server_state.connections) > places:
+            await asyncio.sleep(0.05)
+
+
+_GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(("app", "sent"), [(_large, _GET), (_endless, _GET), (_large, _GET * 50)])
+async def test_a_client_that_never_reads_loses_its_place(app: Any, sent: bytes) -> None:
+    server = HttpServer(app, "127.0.0.1:0", keep_alive_s=1)
+    await server.start()
+    client = await _unread(server, sent)
+    try:
+        await asyncio.sleep(0.3)
+        assert len(server._server.server_state.connections) == 1
+        await _until_left(server, 0)
+    finally:
+        client.close()
+        await server.stop()
