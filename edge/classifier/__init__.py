@@ -6,6 +6,6 @@
     labels    from logits to labels and their probabilities
     model     a release, verified and loaded
 
-Changing weights, the gate before them and the process itself are edge.engine's. Must not know: routing,
-upstreams, confidence, HTTP.
+Who may come in, changing weights, the gate before them and the process itself are edge.engine's. Must not know:
+routing, upstreams, confidence, HTTP.
 """

@@ -45,10 +45,6 @@ class Model:
         """What the memory belongs to."""
         return self.served.labels
 
-    def answers_to(self, name: str) -> bool:
-        """Whether a request for `name` is meant for this model; empty is the default model."""
-        return name in ("", self.info.name, self.info.release)
-
     def encoded(self, request: ClassifyRequest) -> Encoded:
         """The text as token ids. Raises ContextTooLong, InvalidRequest."""
         try:

@@ -1,7 +1,7 @@
-"""The classifying engine as the rest of the node sees it: Classify, Describe and EngineControl over its weights.
+"""The classifying engine as the rest of the node sees it: Classify and Describe over its weights.
 
-A short text is tokenized where it arrives, a long one in a thread; the batches run in theirs. At any time at most
-a batch and `max_queue` texts are here, the wait for other weights included. Each answer names the weights that
+A short text is tokenized where it arrives, a long one in a thread; the batches run in theirs. Who comes in, and what
+is told and done of the engine itself, is `control`'s (edge.engine.control). Each answer names the weights that
 made it, taken from the session it ran on. Generate is refused by name.
 
 Must not know: routing, upstreams, confidence.
@@ -10,7 +10,6 @@ Must not know: routing, upstreams, confidence.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,27 +23,18 @@ from edge.classifier.labels import scored
 from edge.classifier.model import Model, open_classifier
 from edge.classifier.pick import Bounds
 from edge.engine.candidate import Candidate
+from edge.engine.control import Control
 from edge.engine.making import Making
 from edge.engine.room import Memory
 from edge.engine.weights import Weights
 from runtime.ort.classify import Encoded
 from runtime.tokenizer import Tokenizer
-from runtime.version import weir_version
 from wire.capabilities import demand_classifies
 from wire.classification import Classified, ClassifyRequest
-from wire.errors import InvalidRequest, NotFound, NotSupported, Overloaded, Unavailable
-from wire.messages import (
-    Activation,
-    Description,
-    EngineStatus,
-    GenerateEvent,
-    GenerateRequest,
-    Limits,
-    Reason,
-    Tier,
-)
+from wire.errors import NotSupported
+from wire.messages import Description, GenerateEvent, GenerateRequest, Reason, Tier
 from wire.service import CHANGING, Call
-from wire.validate import RequestLimits, check_classify
+from wire.validate import check_classify
 
 _SHORT_BYTES = 2048  # tokenized in less time than a thread takes to begin
 _TOKENIZING_THREADS = 1
@@ -59,7 +49,7 @@ class Opener(Protocol):
 
 
 class ClassifierService:
-    """Satisfies InferenceService, EngineControl and Classifies. Starts without a model: see `load`."""
+    """Satisfies InferenceService and Classifies; `control` EngineControl. Starts without a model: see `load`."""
 
     def __init__(
         self,
@@ -70,55 +60,49 @@ class ClassifierService:
     ) -> None:
         """`broken` is told when the model broke and the process must be replaced. See Weights for `look`."""
         self._config = config
-        self._limits, self._version = RequestLimits(), weir_version()
-        self._here = 0
-        self._draining = False
         making = Making(partial(opener, config), partial(_begin, config), _switch)
-        self._weights: Weights[Model, TextBatcher] = Weights(config, broken, making, look)
+        # Its steps are batches, its slots the texts of one.
+        self.control = Control(
+            Weights(config, broken, making, look), config.node, config.batch_rows, config.max_queue, "texts"
+        )
         self._tokenizing = ThreadPoolExecutor(_TOKENIZING_THREADS, "tokenize")
 
     async def load(self) -> None:
         """Loads the configured release. Raises NotFound, PreconditionFailed, Overloaded."""
-        await self._weights.load()
+        await self.control.weights.load()
 
     def close(self) -> None:
         """Fails what runs as Unavailable and ends the threads."""
-        self._draining = True
-        self._weights.close()
+        self.control.close()
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
+
+    async def describe(self, call: Call, probe_bytes: int = 0) -> Description:
+        """See InferenceService."""
+        return await self.control.describe(call, probe_bytes)
 
     async def classify(self, request: ClassifyRequest, call: Call) -> Classified:
         """See Classifies."""
         began = time.monotonic()
-        self._demand_ready()
-        check_classify(request, self._limits)
-        most = self._config.batch_rows + self._config.max_queue
-        if self._here >= most:
-            raise Overloaded(f"{self._here} texts are here already, of at most {most}; try again later")
-        self._here += 1
-        try:
-            async with self._weights.gate.passed(call.deadline) as waited_s:
-                model, batcher = self._weights.serving()
-                if not model.answers_to(request.model):
-                    raise NotFound(f"no model {request.model!r} here; this engine serves {model.info.name!r}")
-                demand_classifies(request, model.info.capabilities, "this engine")
-                row = await self._encoded(model, request)
-                call.deadline.check()
-                submitted = time.monotonic()
-                labelled = await batcher.submit(
-                    model.served, row, call.deadline, request.context.priority, request.context.value
-                )
-                timings = {
-                    "tokenize": (submitted - began - waited_s) * 1e3,
-                    "queue": labelled.queue_ms,
-                    "classify": labelled.run_ms,
-                    "total": (time.monotonic() - began) * 1e3,
-                }
-                if waited_s:
-                    timings[CHANGING] = waited_s * 1e3
-                return self._classified(model, request, row, labelled, timings)
-        finally:
-            self._here -= 1
+        self.control.demand_ready()
+        check_classify(request, self.control.limits)
+        async with self.control.inside(call) as waited_s:
+            model, batcher = self.control.serving(request.model)
+            demand_classifies(request, model.info.capabilities, "this engine")
+            row = await self._encoded(model, request)
+            call.deadline.check()
+            submitted = time.monotonic()
+            labelled = await batcher.submit(
+                model.served, row, call.deadline, request.context.priority, request.context.value
+            )
+            timings = {
+                "tokenize": (submitted - began - waited_s) * 1e3,
+                "queue": labelled.queue_ms,
+                "classify": labelled.run_ms,
+                "total": (time.monotonic() - began) * 1e3,
+            }
+            if waited_s:
+                timings[CHANGING] = waited_s * 1e3
+            return self._classified(model, request, row, labelled, timings)
 
     async def _encoded(self, model: Model, request: ClassifyRequest) -> Encoded:
         if len(request.text) + len(request.text_pair) <= _SHORT_BYTES:
@@ -155,61 +139,6 @@ class ClassifierService:
         for event in nothing:  # makes this an async generator
             yield event
         raise NotSupported("this model labels texts and writes none; ask it with Classify, or ask another model")
-
-    async def describe(self, call: Call, probe_bytes: int = 0) -> Description:  # noqa: ARG002 - the contract's
-        """See InferenceService."""
-        info, state = self._weights.info, self._state()
-        config, limits = self._config, self._limits
-        return Description(
-            config.node,
-            Tier.EDGE,
-            version=self._version,
-            models=() if info is None else (info,),
-            limits=Limits(
-                limits.max_prompt_bytes, config.batch_rows + config.max_queue, config.max_queue, limits.max_hops
-            ),
-            ready=state == "ready",
-            not_ready_reason="" if state == "ready" else state,
-            padding=b"\0" * probe_bytes,
-        )
-
-    async def activate(self, release_dir: str, precision: int, call: Call) -> Activation:
-        """See EngineControl."""
-        if precision not in (4, 8):
-            raise InvalidRequest(f"precision is {precision}; use 4 or 8")
-        self._demand_ready()
-        return await self._weights.put(Path(release_dir) if release_dir else None, precision, call.deadline)
-
-    async def status(self, call: Call) -> EngineStatus:  # noqa: ARG002 - the contract's
-        """See EngineControl. Its steps are batches, its slots the texts of one."""
-        weights, info = self._weights, self._weights.info
-        return EngineStatus(
-            self._state(),
-            weights.detail,
-            active=weights.active,
-            queued=weights.queued,
-            slots=self._config.batch_rows,
-            decode_steps=weights.decode_steps,
-            release=info.release if info else "",
-            precision=info.precision if info else 0,
-            weight_digest=info.weight_digest if info else "",
-            pid=os.getpid(),
-        )
-
-    async def drain(self, call: Call) -> int:  # noqa: ARG002 - the contract's
-        """See EngineControl."""
-        self._draining = True
-        return self._here
-
-    def _state(self) -> str:
-        state = self._weights.state
-        return "draining" if self._draining and state != "down" else state
-
-    def _demand_ready(self) -> None:
-        if self._draining:
-            raise Unavailable("this engine is draining; try again, another one takes over")
-        if self._weights.state == "starting":
-            self._weights.serving()
 
 
 def _begin(

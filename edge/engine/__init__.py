@@ -1,6 +1,8 @@
 """The engine process: weights, batching and decoding, served to the node over a unix socket.
 
     service   what the node sees: validates, tokenizes off the event loop, names what answered
+    control   who may come in; what is told and done of the engine itself, whatever its model's task
+    decoder   how a release comes to answer, and the KV memory that may be claimed
     batcher   one decode thread: admission, deadlines, callers that leave, a broken model
     lane      the sequences of one loaded model, in rows without holes
     model     a release, verified and loaded

@@ -54,8 +54,11 @@ class Place(Protocol):
     def default_deadline_s(self) -> float: ...
 
 
-class EngineProcess(InferenceService, EngineControl, Protocol):
+class EngineProcess(InferenceService, Protocol):
     """What an engine process serves."""
+
+    @property
+    def control(self) -> EngineControl: ...
 
     async def load(self) -> None:
         """Raises NotFound, PreconditionFailed, Overloaded."""
@@ -98,7 +101,7 @@ async def serve_engine(place: Place, make: Callable[[Callable[[str], None]], tup
     service, faces = make(lambda _detail: end(BROKEN))
     server = open_server()
     add_inference(server, service, place.default_deadline_s, classifies=faces.classifies, scores=faces.scores)
-    add_engine_control(server, service, place.default_deadline_s)
+    add_engine_control(server, service.control, place.default_deadline_s)
     health = HealthReporter(server, ("Inference", "EngineControl"))
     await health.set(False)
     stream = StreamServer(service, stream_path(place.socket))

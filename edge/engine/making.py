@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from edge.engine.candidate import Candidate
 from runtime.tokenizer import Tokenizer
-from wire.messages import ModelInfo
+from wire.messages import EngineStatus, ModelInfo
 
 
 class Loaded(Protocol):
@@ -79,7 +79,8 @@ class Making(Generic[M, R]):
     `open` verifies one (directory, precision, the tokenizer that serves meanwhile); `begin` runs a model (told when
     it broke, told when a model was let go); `switch` has new requests run on another, running ones finish; `shed`
     gives back memory that is only nice to have, and may block; `promised` tells what requests may still come to take
-    beside what is taken; `settle` is called when weights that were replaced have given their memory back.
+    beside what is taken; `settle` is called when weights that were replaced have given their memory back; `told` adds
+    to a status what is known of running requests.
     """
 
     open: Callable[[Path, int, Tokenizer | None], Candidate[M]]
@@ -88,3 +89,4 @@ class Making(Generic[M, R]):
     shed: Callable[[R], None] | None = None
     promised: Callable[[R], int] = lambda _: 0
     settle: Callable[[R, M], None] = lambda _, __: None
+    told: Callable[[R, EngineStatus], EngineStatus] = lambda _, status: status

@@ -49,10 +49,6 @@ class Model:
         """What the memory belongs to."""
         return self.served.steps
 
-    def answers_to(self, name: str) -> bool:
-        """Whether a request for `name` is meant for this model; empty is the default model."""
-        return name in ("", self.info.name, self.info.release)
-
     def prompt_ids(self, request: GenerateRequest) -> list[int]:
         """The request's prompt as token ids. Runs long for a long one: not in the event loop.
 

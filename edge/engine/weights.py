@@ -37,7 +37,7 @@ from edge.engine.room import Memory, Room, Verdict, room_for
 from runtime import memory
 from wire.deadline import Deadline
 from wire.errors import Overloaded, PreconditionFailed, Unavailable, WeirError
-from wire.messages import Activation, ModelInfo
+from wire.messages import Activation, EngineStatus, ModelInfo
 
 # How long running answers may keep the gate closed before a change in their place is given up.
 _DRAIN_S = 30.0
@@ -113,13 +113,12 @@ class Weights(Generic[M, R]):
         return self.gate.waiting + (self._batcher.queued if self._batcher else 0)
 
     @property
-    def batcher(self) -> R | None:
-        """What runs the requests; None while there are no weights."""
-        return self._batcher
-
-    @property
     def decode_steps(self) -> int:
         return self._steps_before + (self._batcher.decode_steps if self._batcher else 0)
+
+    def told(self, status: EngineStatus) -> EngineStatus:
+        """`status` with what the batcher adds to it; as it is while there are no weights."""
+        return status if self._batcher is None else self._making.told(self._batcher, status)
 
     def serving(self) -> tuple[M, R]:
         """What answers now; ask inside the gate. Raises Unavailable."""

@@ -77,7 +77,7 @@ async def test_while_it_loads_it_says_so(tokenizer: Tokenizer) -> None:
         await answer(service, ask())
     description = await service.describe(call())
     assert (description.ready, description.not_ready_reason, description.models) == (False, "starting", ())
-    assert (await service.status(call())).state == "starting"
+    assert (await service.control.status(call())).state == "starting"
     shelf.gate.set()
     await loading
     assert (await service.describe(call())).ready
@@ -115,7 +115,7 @@ async def test_the_old_weights_answer_while_the_new_ones_load(tokenizer: Tokeniz
     service = EngineService(config(), print, shelf)
     await service.load()
     shelf.gate = threading.Event()
-    activating = asyncio.create_task(service.activate("", 4, call()))
+    activating = asyncio.create_task(service.control.activate("", 4, call()))
     await asyncio.sleep(0.01)
     final = (await answer(service, ask()))[-1]
     assert isinstance(final, Final) and final.weight_digest == "digest-8"
@@ -132,11 +132,11 @@ async def test_weights_that_cannot_be_loaded_change_nothing(tokenizer: Tokenizer
     await service.load()
     shelf.faults = [PreconditionFailed("damaged")]
     with pytest.raises(PreconditionFailed, match="damaged"):
-        await service.activate("", 4, call())
+        await service.control.activate("", 4, call())
     shelf.check_fault = Conflict("busy")
     with pytest.raises(Conflict):
-        await service.activate("/other", 8, call())
-    status = await service.status(call())
+        await service.control.activate("/other", 8, call())
+    status = await service.control.status(call())
     assert (status.state, status.precision) == ("ready", 8)
     service.close()
 

@@ -89,13 +89,13 @@ async def test_running_answers_end_on_the_old_weights_and_waiting_ones_take_the_
         b.shelf.gate = threading.Event()
         running = [asyncio.create_task(answer(b.service, 30)) for _ in range(3)]  # one of them waits for a slot
         await asyncio.sleep(0.02)
-        change = asyncio.create_task(b.service.activate("", 4, call()))
+        change = asyncio.create_task(b.service.control.activate("", 4, call()))
         await asyncio.sleep(0.01)
         waiting = [asyncio.create_task(answer(b.service)) for _ in range(4)]
         old = await asyncio.gather(*running)
         assert {final.precision for final in old} == {8}
         assert not change.done() and not any(task.done() for task in waiting)
-        status = await b.service.status(call())
+        status = await b.service.control.status(call())
         assert (status.state, status.queued, status.active) == ("ready", 4, 0)
         assert "short queue" in status.detail
         assert status.precision == 8
@@ -109,14 +109,14 @@ async def test_running_answers_end_on_the_old_weights_and_waiting_ones_take_the_
         assert {final.precision for final in new} == {4}
         assert all(final.timings_ms["changing"] > 10 and final.timings_ms["tokenize"] < 1000 for final in new)
         assert not any("changing" in final.timings_ms for final in old)
-        status = await b.service.status(call())
+        status = await b.service.control.status(call())
         assert (status.detail, status.precision, status.decode_steps > 40) == ("", 4, True)
 
 
 async def test_with_room_for_both_nobody_waits(tokenizer: Tokenizer) -> None:
     async with bench(tokenizer, steps(), steps(), memory=Memory(0, 0, 1 << 40)) as b:
         b.shelf.gate = threading.Event()
-        change = asyncio.create_task(b.service.activate("", 4, call()))
+        change = asyncio.create_task(b.service.control.activate("", 4, call()))
         await asyncio.sleep(0.02)
         assert (await answer(b.service)).precision == 8
         b.shelf.gate.set()
@@ -127,10 +127,10 @@ async def test_with_room_for_both_nobody_waits(tokenizer: Tokenizer) -> None:
 async def test_what_is_promised_to_answers_is_not_given_to_a_load(tokenizer: Tokenizer) -> None:
     memory = Memory(resident=100 * MIB, freed=80 * MIB, free=1 << 40, budget=210 * MIB)
     async with bench(tokenizer, steps(), steps(), memory=memory) as b:
-        assert (await b.service.activate("", 4, call())).pause_ms == 0
+        assert (await b.service.control.activate("", 4, call())).pause_ms == 0
     large = 1 << 15  # bytes a token: 16 MiB of KV are promised
     async with bench(tokenizer, steps(kv_bytes=large), steps(), memory=memory) as b:
-        done = await b.service.activate("", 4, call())
+        done = await b.service.control.activate("", 4, call())
         assert done.pause_ms > 0
         assert "16 of them promised to answers" in done.note
 
@@ -144,14 +144,14 @@ async def test_kv_memory_is_told_anew_for_other_weights_and_when_the_old_ones_ha
     await service.load()
 
     async def told() -> int:
-        return (await service.status(call())).kv_tokens
+        return (await service.control.status(call())).kv_tokens
 
     try:
         assert await told() == 2048
         memory = Memory(0, 0, 200 * MIB)
         running = asyncio.create_task(answer(service, 60))
         await asyncio.sleep(0.02)
-        await service.activate("", 4, call())
+        await service.control.activate("", 4, call())
         # 200 MiB are 800 tokens; what the running answer has taken counts beside them until it ends.
         assert 800 <= await told() <= 800 + 80 // 4
         memory = Memory(0, 0, 256 * MIB)
@@ -173,7 +173,7 @@ async def test_the_old_weights_are_gone_before_the_new_ones_come(tokenizer: Toke
         with pytest.raises(DeadlineExceeded):  # its error may hold on to frames that know the weights
             await answer(b.service, 100, seconds=0.0)
         await answer(b.service)
-        change = asyncio.create_task(b.service.activate("", 4, call()))
+        change = asyncio.create_task(b.service.control.activate("", 4, call()))
         await b.until(lambda: gc.collect() >= 0 and gone() is None)
         assert not change.done()
         b.shelf.gate.set()
@@ -186,7 +186,7 @@ async def test_weights_that_fail_bring_the_old_ones_back_and_nobody_fails(tokeni
         b.shelf.faults = [PreconditionFailed("the 4-bit weights failed their self-test")]
         running = asyncio.create_task(answer(b.service, 20))
         await asyncio.sleep(0.01)
-        change = asyncio.create_task(b.service.activate("/other", 4, call()))
+        change = asyncio.create_task(b.service.control.activate("/other", 4, call()))
         await asyncio.sleep(0.01)
         waiting = [asyncio.create_task(answer(b.service)) for _ in range(3)]
         await asyncio.sleep(0.05)
@@ -195,7 +195,7 @@ async def test_weights_that_fail_bring_the_old_ones_back_and_nobody_fails(tokeni
             await change
         assert {final.precision for final in await asyncio.gather(running, *waiting)} == {8}
         assert b.shelf.loaded == [("m", 8), ("m", 8)]
-        assert (await b.service.status(call())).precision == 8
+        assert (await b.service.control.status(call())).precision == 8
         assert not b.broken
 
 
@@ -203,7 +203,7 @@ async def test_without_any_weights_the_process_is_to_be_replaced(tokenizer: Toke
     async with bench(tokenizer, steps()) as b:
         b.shelf.gate = threading.Event()
         b.shelf.faults = [RuntimeError("new"), OSError("the disk is gone")]
-        change = asyncio.create_task(b.service.activate("", 4, call()))
+        change = asyncio.create_task(b.service.control.activate("", 4, call()))
         await asyncio.sleep(0.02)
         waiting = asyncio.create_task(answer(b.service))
         await asyncio.sleep(0.01)
@@ -213,13 +213,13 @@ async def test_without_any_weights_the_process_is_to_be_replaced(tokenizer: Toke
         with pytest.raises(Unavailable, match="being restarted"):
             await waiting
         assert "neither the new weights nor the old ones" in b.broken[0]
-        assert (await b.service.status(call())).state == "down"
+        assert (await b.service.control.status(call())).state == "down"
 
 
 async def test_what_finds_no_room_even_alone_is_refused_before_anybody_waits(tokenizer: Tokenizer) -> None:
     async with bench(tokenizer, steps(), memory=NO_ROOM_AT_ALL) as b:
         with pytest.raises(Overloaded, match="even without the running ones"):
-            await b.service.activate("", 4, call())
+            await b.service.control.activate("", 4, call())
         assert (await answer(b.service)).precision == 8
 
 
@@ -227,7 +227,7 @@ async def test_answers_that_do_not_end_in_time_leave_everything_as_it_was(tokeni
     async with bench(tokenizer, steps(step_s=0.01)) as b:
         running = asyncio.create_task(answer(b.service, 60))
         await asyncio.sleep(0.02)
-        change = asyncio.create_task(b.service.activate("", 4, call(0.2)))
+        change = asyncio.create_task(b.service.control.activate("", 4, call(0.2)))
         await asyncio.sleep(0.01)
         waiting = asyncio.create_task(answer(b.service, 2))
         with pytest.raises((Overloaded, DeadlineExceeded), match="nothing was changed"):
@@ -238,8 +238,8 @@ async def test_answers_that_do_not_end_in_time_leave_everything_as_it_was(tokeni
 async def test_the_queue_of_a_change_is_bounded_and_keeps_deadlines(tokenizer: Tokenizer) -> None:
     async with bench(tokenizer, steps(), steps(), max_queue=2) as b:
         b.shelf.gate = threading.Event()
-        change = asyncio.create_task(b.service.activate("", 4, call()))
-        await b.until(lambda: b.service._weights.gate.closed)
+        change = asyncio.create_task(b.service.control.activate("", 4, call()))
+        await b.until(lambda: b.service.control.weights.gate.closed)
         late = asyncio.create_task(answer(b.service, seconds=0.1))
         waiting = [asyncio.create_task(answer(b.service)) for _ in range(3)]
         await asyncio.sleep(0.02)
@@ -257,8 +257,8 @@ async def test_a_request_that_cannot_outlast_the_change_is_refused_at_once(token
         await answer(b.service)  # so that it is known how long a step takes
         running = asyncio.create_task(answer(b.service, 50))
         await asyncio.sleep(0.05)
-        change = asyncio.create_task(b.service.activate("", 4, call()))
-        await b.until(lambda: b.service._weights.gate.closed)
+        change = asyncio.create_task(b.service.control.activate("", 4, call()))
+        await b.until(lambda: b.service.control.weights.gate.closed)
         began = time.monotonic()
         with pytest.raises(Overloaded, match="weights are being changed"):
             await answer(b.service, seconds=0.3)
@@ -270,8 +270,8 @@ async def test_a_request_that_cannot_outlast_the_change_is_refused_at_once(token
 async def test_a_change_whose_caller_leaves_is_finished_all_the_same(tokenizer: Tokenizer) -> None:
     async with bench(tokenizer, steps(), steps()) as b:
         b.shelf.gate = threading.Event()
-        change = asyncio.create_task(b.service.activate("", 4, call()))
-        await b.until(lambda: b.service._weights.gate.closed)
+        change = asyncio.create_task(b.service.control.activate("", 4, call()))
+        await b.until(lambda: b.service.control.weights.gate.closed)
         change.cancel()
         await asyncio.gather(change, return_exceptions=True)
         waiting = asyncio.create_task(answer(b.service))
@@ -290,7 +290,7 @@ async def test_many_changes_under_load_fail_nobody(tokenizer: Tokenizer) -> None
         load = [asyncio.create_task(ask_on(seen)) for _ in range(6)]
         for precision in (4, 8) * 4:
             await asyncio.sleep(0.03)
-            assert (await b.service.activate("", precision, call())).pause_ms > 0
+            assert (await b.service.control.activate("", precision, call())).pause_ms > 0
         done.set()
         await asyncio.gather(*load)
         assert set(seen) == {4, 8}
