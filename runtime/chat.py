@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runtime import foreign_json
 from runtime.tool_calls import CLOSE, OPEN, Call
 
 
@@ -66,9 +67,9 @@ def schema_of(tool: ToolSpec) -> dict[str, Any]:
     if not tool.parameters:
         return {"type": "object", "properties": {}}
     try:
-        schema = json.loads(tool.parameters)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the parameters of tool {tool.name!r} are not JSON: {error}") from error
+        schema = foreign_json.read(tool.parameters)
+    except foreign_json.NotJson as error:
+        raise ValueError(f"the parameters of tool {tool.name!r} are not JSON that can be read: {error}") from error
     if not isinstance(schema, dict):
         raise ValueError(f"the parameters of tool {tool.name!r} must be a JSON object (a schema)")
     return schema
@@ -116,6 +117,6 @@ def _written(call: Call) -> str:
 def _object(arguments: str) -> Any:
     """Arguments as the object templates turn into JSON; a text that is none stays a text."""
     try:
-        return json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
+        return foreign_json.read(arguments or "{}")
+    except foreign_json.NotJson:
         return arguments

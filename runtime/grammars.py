@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
+from runtime import foreign_json
 from runtime.chat import ToolSpec, schema_of
 from runtime.tool_calls import CallForm
 
@@ -83,9 +84,9 @@ def _literal(text: str) -> str:
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        schema = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise NotASchema(f"the JSON schema is not JSON: {error}") from error
+        schema = foreign_json.read(text)
+    except foreign_json.NotJson as error:
+        raise NotASchema(f"the JSON schema is not JSON that can be read: {error}") from error
     if not isinstance(schema, dict):
         raise NotASchema("the JSON schema must be a JSON object")
     return schema

@@ -18,7 +18,9 @@ import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
+
+from runtime import foreign_json
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -159,8 +161,8 @@ def parse_calls(text: str, names: Collection[str], *, tagged: bool) -> tuple[Cal
     if not tagged:
         text = text.removesuffix(CLOSE).rstrip()
     try:
-        document = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        document = foreign_json.read(text)
+    except foreign_json.NotJson:
         return ()
     if isinstance(document, list):
         document = document[0] if len(document) == 1 else None
@@ -179,8 +181,8 @@ def _call(document: Any, text: str, names: Collection[str], tagged: bool) -> Cal
     arguments = document.get(key, {})
     if isinstance(arguments, str):  # some models write the object as a string of JSON
         try:
-            inner = json.loads(arguments, parse_constant=_no_constant)
-        except (ValueError, RecursionError):
+            inner = foreign_json.read(arguments)
+        except foreign_json.NotJson:
             return None
         return Call(document["name"], arguments) if isinstance(inner, dict) else None
     return Call(document["name"], _as_written(text, key, arguments)) if isinstance(arguments, dict) else None
@@ -188,19 +190,14 @@ def _call(document: Any, text: str, names: Collection[str], tagged: bool) -> Cal
 
 def _as_written(text: str, key: str, value: dict[str, Any]) -> str:
     """The part of `text` that says `value` under `key`: numbers keep the digits the model gave them."""
-    decoder = json.JSONDecoder(parse_constant=_no_constant)
     for found in re.finditer(rf'"{key}"\s*:\s*', text):
         try:
-            read, end = decoder.raw_decode(text, found.end())
-        except (ValueError, RecursionError):
+            read, end = foreign_json.read_at(text, found.end())
+        except foreign_json.NotJson:
             continue
         if read == value:
             return text[found.end() : end]
     return json.dumps(value)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 _ARGUMENTS = frozenset(("arguments", "parameters"))

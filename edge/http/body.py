@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, NoReturn
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from edge.http.fields import FieldRefused
 from edge.http.json_values import more_values_than, unclosed
+from runtime import foreign_json
 from wire.errors import Cancelled, InvalidRequest, TooLarge
 
 _DISCARD_SECONDS = 2.0
@@ -59,12 +61,12 @@ def parse_json(data: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"the body is not UTF-8: byte {error.start} cannot be decoded") from error
     try:
-        document = json.loads(text, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is not JSON: {error.msg} at character {error.pos}") from error
-    except RecursionError as error:
+        document = foreign_json.read(text)
+    except foreign_json.TooDeep as error:
         raise _nested() from error
-    except ValueError as error:  # an integer with thousands of digits
+    except foreign_json.BadNumber as error:
+        raise FieldRefused(str(error), error.path or None, "invalid_value") from error
+    except foreign_json.NotJson as error:
         raise InvalidRequest(f"the body is not JSON that can be read: {error}") from error
     _check_size(document)
     # JSON can spell half a surrogate pair, which is no text and has no UTF-8.
@@ -100,9 +102,6 @@ def _many() -> TooLarge:
 def _nested() -> InvalidRequest:
     return InvalidRequest(f"the body is nested too deeply: more than {_DEEPEST} levels")
 
-
-def _no_constant(name: str) -> NoReturn:
-    raise InvalidRequest(f"{name} is not JSON; give a finite number")
 
 
 class Refusal(JSONResponse):

@@ -7,7 +7,6 @@ Pure: no sockets, no clock.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,6 +17,7 @@ from edge.openai_upstream import faults
 from edge.openai_upstream.faults import broken
 from edge.openai_upstream.logprobs import Ranked, ranked
 from edge.openai_upstream.words import words
+from runtime import foreign_json
 from wire.errors import Unavailable
 from wire.messages import Delta, Final, Reason, Tier, ToolCall, Usage
 
@@ -179,8 +179,8 @@ def _parsed(data: bytes, most: int) -> Any:
     if more_values_than(data, most):
         raise broken(f"it holds more than {most} values at once, which is the most")
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return foreign_json.read_with_infinities(data)
+    except foreign_json.NotJson as error:
         raise broken("an event is not JSON") from error
 
 

@@ -8,11 +8,11 @@ commit rule) goes to Weir's own nodes alone. Tenant, site, session and subject s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from edge.openai_upstream.dialect import Dialect
+from runtime import foreign_json
 from wire.errors import InvalidRequest, NotSupported
 from wire.messages import GenerateRequest, Message, ResponseFormat, Sampling, TierConstraint, Tool
 from wire.service import Call
@@ -152,6 +152,6 @@ def _choice(choice: str) -> Json:
 
 def _parsed(schema: str) -> Any:
     try:
-        return json.loads(schema)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"a JSON schema is not JSON: {error!s:.100}") from error
+        return foreign_json.read(schema)
+    except foreign_json.NotJson as error:
+        raise InvalidRequest(f"a JSON schema is not JSON that can be read: {error}") from error

@@ -13,11 +13,11 @@ What an endpoint says is shown, shortened and without the key, which some of the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from edge.openai_upstream.words import words
+from runtime import foreign_json
 from wire.errors import (
     ContextTooLong,
     InvalidRequest,
@@ -89,8 +89,8 @@ class Refused(Exception):
 
 def _document(body: bytes) -> Any:
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
+        return foreign_json.read_with_infinities(body)
+    except foreign_json.NotJson:
         return None
 
 

@@ -5,12 +5,12 @@ A model whose name cannot be shown as it is cannot be asked for by it either, an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from edge.openai_upstream.settings import OpenAiSettings
 from edge.openai_upstream.words import words
+from runtime import foreign_json
 from wire.messages import Description, ModelInfo, Tier
 
 _MOST_MODELS = 1024
@@ -36,8 +36,8 @@ def only_model(told: Description | None) -> str:
 
 def _entries(body: bytes) -> list[Mapping[str, Any]]:
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
+        document = foreign_json.read_with_infinities(body)
+    except foreign_json.NotJson:
         return []
     data = document.get("data") if isinstance(document, dict) else None
     entries = data if isinstance(data, list) else []

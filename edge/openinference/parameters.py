@@ -5,11 +5,11 @@ A number may also come as text, since clients of the protocol's first edition ca
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from runtime import foreign_json
 from wire.errors import InvalidRequest
 from wire.messages import Constraints, Context, ResponseFormat, Sampling, TierConstraint
 from wire.openinference.messages import Parameter, Parameters
@@ -135,8 +135,8 @@ def _stop(values: dict[str, Any]) -> tuple[str, ...]:
     if "stop_list" not in values:
         return one
     try:
-        several = json.loads(values["stop_list"])
-    except (ValueError, RecursionError):
+        several = foreign_json.read(values["stop_list"])
+    except foreign_json.NotJson:
         several = None
     if not isinstance(several, list) or not all(isinstance(entry, str) for entry in several):
         raise InvalidRequest('parameter stop_list must be a JSON list of texts, like ["\\n", "END"]')

@@ -46,6 +46,9 @@ REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("too large", schema('{"type": "integer", "multipleOf": 999983}'), CannotConstrain, "response_format: "),
     ("a tool's keyword", tool('{"properties": {"a": {"not": {}}}}'), CannotConstrain, "tools: "),
     ("no JSON", schema("{"), InvalidRequest, "response_format: the JSON schema is not JSON"),
+    ("a long number", schema('{"maximum": ' + "9" * 5000 + "}"), InvalidRequest, "maximum: a number of 5000 digits"),
+    ("no number", schema('{"maximum": 1e999}'), InvalidRequest, "maximum: the number 1e999 is too large"),
+    ("a tool's number", tool('{"maximum": NaN}'), InvalidRequest, "tools: the parameters .* NaN is not JSON"),
     ("no schema", schema("[]"), InvalidRequest, "must be a JSON object"),
     ("a tool of no object", tool('{"type": "array"}'), InvalidRequest, "tools: the parameters of tool f"),
 ]

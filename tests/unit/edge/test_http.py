@@ -134,7 +134,9 @@ BAD: list[tuple[str, bytes | dict[str, Any], int, str]] = [
     ("a deep schema", b'{"a":' * 400 + b"1" + b"}" * 400, 400, "nested"),
     ("a million messages", b'{"model": "fake", "messages": [' + b"{}," * 1_000_000 + b"{}]}", 413, "values"),
     ("a hundred thousand options", {**BODY, "weir": {f"o{n}": 1 for n in range(100_000)}}, 413, "values"),
-    ("long number", b'{"model": ' + b"9" * 6000 + b"}", 400, "JSON"),
+    ("long number", b'{"model": ' + b"9" * 6000 + b"}", 400, "model: a number of 6000 digits is too long"),
+    ("long numbers", {**BODY, "logit_bias": {"1": 10**200}}, 400, "logit_bias.1: a number of 201 digits"),
+    ("huge in a schema", b'{"tools": [{"maximum": 1e999}]}', 400, "tools[0].maximum: the number 1e999 is too large"),
     ("10 MB prompt", {**BODY, "messages": [{"role": "user", "content": "x" * 10_000_000}]}, 413, "bytes"),
 ]
 
