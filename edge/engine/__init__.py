@@ -4,6 +4,8 @@
     control   who may come in; what is told and done of the engine itself, whatever its model's task
     decoder   how a release comes to answer, and the KV memory that may be claimed
     batcher   one decode thread: admission, deadlines, callers that leave, a broken model
+    figures   what that thread tells the event loop of itself: waits, memory
+    lanes     the models that requests run on at once: what they take together, when one is let go
     lane      the sequences of one loaded model, in rows without holes
     model     a release, verified and loaded
 

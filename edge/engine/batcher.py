@@ -4,10 +4,11 @@ Invariants: at most `slots` sequences hold rows, over all models together, and n
 claim of KV memory (edge.engine.budget), prompts and answers at their longest; at most `max_queue` more wait, in the
 order of edge.engine.waiting. Refused at once is what can never fit, what finds the queue full, and what cannot
 expect its turn before its deadline. Waiting requests are looked at between steps as well, so a deadline or a
-caller that left frees its place within one step. Events of a step cross to
-the event loop together, in one call. When the model breaks, every request fails as Unavailable and
-`broken` is told once: the process is to be replaced. `retired` is told when a model was let go.
+caller that left frees its place within one step. Events of a step cross to the event loop together, in one call.
+When the model breaks, every request fails as Unavailable and `broken` is told once: the process is to be replaced.
+`retired` is told when a model was let go.
 
+What runs, and on which models, is in edge.engine.lanes; what the thread tells of itself in edge.engine.figures.
 Must not know: gRPC, tokenizers, releases.
 """
 
@@ -15,29 +16,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
 from copy import copy
 
 from edge.engine.budget import Budget
-from edge.engine.job import Event, Job, Served, Ticket
-from edge.engine.lane import Lane
-from edge.engine.pace import Pace
+from edge.engine.figures import Figures
+from edge.engine.job import Job, Outbox, Served, Ticket
+from edge.engine.lanes import Lanes
 from edge.engine.running import Running
-from edge.engine.waiting import Turn, WaitingList, rank, wait_s
-from runtime.ort.steps import BLOCK_TOKENS, ModelBroken
+from edge.engine.waiting import WaitingList, rank
+from runtime.ort.steps import ModelBroken
 from wire.errors import DeadlineExceeded, Overloaded, Unavailable, WeirError, internal_fault
 
 _log = logging.getLogger("weir.edge.engine")
 
 # How often waiting callers are looked at while nothing decodes. Not on the path of a request.
 _IDLE_WAIT_S = 1.0
-_STEP_WEIGHT = 0.1  # of the newest step in what a step takes
 _SHED_S = 5.0
-# Positions whose memory goes between two steps that decode: more than a step takes.
-_TRIMMED_AT_ONCE = 512
 
 
 class Batcher:
@@ -57,7 +54,6 @@ class Batcher:
         """`broken` and `retired` are called in the event loop. `kv_tokens` None: whatever the rows hold."""
         self._slots, self._max_queue = slots, max_queue
         self._budget = self._budgeted(served, kv_tokens)
-        self._keep_answers = keep_answers
         self._broken, self._retired = broken, retired
         self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
@@ -67,19 +63,13 @@ class Batcher:
         self._active = 0
         self._closed: WeirError | None = None
         self._shed: threading.Event | None = None
-        # Written by the decode thread as a whole, read by the other: who holds rows, and the pace in force.
-        self._forecast: tuple[list[Turn], Pace | None] = [], None
-        self._claimed_bytes = self._row_bytes = self._kept_bytes = 0
-        self.prefix_tokens = self.prefix_hit_tokens = 0
+        # The decode thread writes it, anybody may read.
+        self.figures = Figures()
         # The decode thread's own.
-        self._lanes: list[Lane] = []
+        self._outbox = Outbox(self._loop)
+        self._lanes = Lanes(self._outbox.post, keep_answers)
         self._entering: list[Running] = []  # no longer waiting, not yet in a lane
         self._shedding: threading.Event | None = None  # what was begun to be shed for
-        self._posted: list[tuple[Ticket, Event]] = []
-        self._decode_steps = 0
-        self._step_s = 0.0  # of late
-        self._tokens_left = 0
-        self._hits_before = 0  # of models let go
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
         self._thread.start()
 
@@ -99,33 +89,28 @@ class Batcher:
 
     @property
     def kv_tokens_used(self) -> int:
-        return self._budget.in_tokens(self._claimed_bytes)
+        return self._budget.in_tokens(self.figures.claimed_bytes)
 
     def tokens_for(self, served: Served) -> int:
         """What may be claimed, in tokens of `served`."""
         return self._budget.tokens_for(served)
 
     @property
-    def taken_bytes(self) -> int:
-        """Memory of rows and kept prefixes, after the last step."""
-        return self._row_bytes + self._kept_bytes
-
-    @property
     def promised_bytes(self) -> int:
         """What requests may come to take beside what rows take."""
-        return max(self._budget.bytes - self._row_bytes, 0)
+        return max(self._budget.bytes - self.figures.row_bytes, 0)
 
     @property
     def decode_steps(self) -> int:
         """Decode steps taken since the start."""
-        return self._decode_steps
+        return self.figures.decode_steps
 
     @property
     def left_s(self) -> float:
         """Seconds until what is here has ended, if every answer gets as long as it may: rarely too short."""
         with self._changed:
             waiting = sum(running.tokens_left for running in self._waiting)
-        return (self._tokens_left + waiting / self._slots) * self._step_s
+        return self.figures.left_s(waiting / self._slots)
 
     @property
     def closed(self) -> bool:
@@ -150,7 +135,8 @@ class Batcher:
                     f"all {self._slots} slots are taken and {len(self._waiting)} requests wait, "
                     f"of at most {self._max_queue}; try again later"
                 )
-            expected, left = self._wait_s(waiting, order), job.deadline.remaining_s()
+            ahead, left = self._waiting.ahead_of(order), job.deadline.remaining_s()
+            expected = self.figures.wait_s(waiting, ahead, self._slots, self._budget.bytes)
             if 0 < left < expected:
                 raise Overloaded(
                     f"a slot is expected to be free in about {expected:.1f} s, and this request has {left:.1f} s; "
@@ -219,51 +205,25 @@ class Batcher:
             self._fail_everything(error)
 
     def _step(self) -> None:
-        began, decoded = time.monotonic(), False
-        for lane in self._lanes:
-            lane.drop_departed()
-            if lane.step():
-                decoded = True
-                self._decode_steps += 1
-        if decoded:
-            took = time.monotonic() - began
-            self._step_s = took if not self._step_s else self._step_s + _STEP_WEIGHT * (took - self._step_s)
-        self._tokens_left = max((lane.tokens_left for lane in self._lanes), default=0)
-        self._count()
-        self._flush()
-
-    def _count(self) -> None:
-        pace = next((lane.pace for lane in self._lanes if lane.served is self._current), None)
-        self._forecast = [turn for lane in self._lanes for turn in lane.turns], pace
-        self._claimed_bytes = sum(lane.claimed_bytes for lane in self._lanes)
-        self.prefix_tokens = sum(lane.prefixes.tokens for lane in self._lanes)
-        self.prefix_hit_tokens = self._hits_before + sum(lane.prefixes.hit_tokens for lane in self._lanes)
-
-    def _weigh(self, lanes: list[Lane]) -> None:
-        sizes = [(lane, lane.served.kv_bytes_per_token) for lane in lanes]
-        self._row_bytes = sum(lane.rows.taken * per_token for lane, per_token in sizes)
-        self._kept_bytes = sum(lane.prefixes.tokens * per_token for lane, per_token in sizes)
-
-    def _wait_s(self, newcomer: Running, order: float) -> float:
-        turns, pace = self._forecast
-        if pace is None:
-            return 0.0
-        ahead = [other.turn(pace) for other in self._waiting.ahead_of(order)]
-        return wait_s(turns, ahead, self._slots, self._budget.bytes, newcomer.job.claim_bytes)
+        began = time.monotonic()
+        decoded = self._lanes.step()
+        self.figures.stepped(self._lanes, decoded, time.monotonic() - began)
+        self.figures.counted(self._lanes, self._current)
+        self._outbox.flush()
 
     def _admit(self) -> bool:
         """Waits for work and gives it rows. False when closed."""
         self._retire()
         self._tidy()
         with self._changed:
-            active = sum(lane.active for lane in self._lanes)
+            active = self._lanes.active
             if not (self._closed or len(self._waiting) or active or self._shed):
                 self._active = 0
                 self._changed.wait(_IDLE_WAIT_S)
             if self._closed is not None:
                 return False
             self._forget_departed()
-            claimed, budget = sum(lane.claimed_bytes for lane in self._lanes), self._budget.bytes
+            claimed, budget = self._lanes.claimed_bytes, self._budget.bytes
             while active < self._slots and (running := self._waiting.take(budget - claimed)) is not None:
                 self._entering.append(running)
                 active += 1
@@ -274,36 +234,32 @@ class Batcher:
             while self._entering:
                 self._enter(self._entering[0])
                 del self._entering[0]
-            self._count()
+            self.figures.counted(self._lanes, self._current)
         return True
 
     def _enter(self, running: Running) -> None:
         try:
-            self._lane(running.job.served).admit(running)
+            self._lanes.admit(running, self._current)
         except ModelBroken:
             raise
         except Exception:  # noqa: BLE001 - one request's fault must not end the others
             _log.exception("a request could not be given a row")
-            self._post(running.ticket, internal_fault())
+            self._outbox.post(running.ticket, internal_fault())
+
+    def _retire(self) -> None:
+        """Lets go of models that are no longer in force and have nothing left to do."""
+        if gone := self._lanes.retire(self._current):
+            self.figures.weighed(self._lanes)  # first: who hears that the weights have gone asks
+            del gone
+            self._loop.call_soon_threadsafe(self._retired)
 
     def _tidy(self) -> None:
-        """Gives memory back: slice by slice where streams would wait for it, else all that is to go."""
-        decoding, shed = any(lane.decoding for lane in self._lanes), self._shed
-        positions = _TRIMMED_AT_ONCE if decoding else sys.maxsize
-        if shed is not None and shed is not self._shedding:
+        """Gives memory back; all that no running answer needs where that was asked for."""
+        if (shed := self._shed) is not None and shed is not self._shedding:
             self._shedding = shed
-            for lane in self._lanes:
-                lane.prefixes.forget()
-        # No more than is too much: what goes beyond that is soon taken again.
-        excess = sum(lane.rows.held * lane.served.kv_bytes_per_token for lane in self._lanes) - self._budget.bytes
-        done = True
-        for lane in self._lanes:
-            done &= lane.prefixes.give_back(positions // BLOCK_TOKENS)
-            per_token = lane.served.kv_bytes_per_token
-            given = lane.rows.trim(positions if shed else max(min(-(-excess // per_token), positions), 0))
-            excess -= given * per_token
-            done &= given < positions
-        self._weigh(self._lanes)
+            self._lanes.forget_prefixes()
+        done = self._lanes.give_back(self._budget.bytes, unclaimed=shed is not None)
+        self.figures.weighed(self._lanes)
         if shed is not None and done:
             with self._changed:
                 self._shed = self._shedding = None
@@ -313,59 +269,24 @@ class Batcher:
         def stays(running: Running) -> bool:
             if running.job.deadline.expired:
                 waited = time.monotonic() - running.submitted
-                self._post(running.ticket, DeadlineExceeded(f"the deadline passed after {waited:.1f} s in the queue"))
+                late = DeadlineExceeded(f"the deadline passed after {waited:.1f} s in the queue")
+                self._outbox.post(running.ticket, late)
                 return False
             return not running.ticket.cancelled
 
         self._waiting.keep(stays)
 
-    def _lane(self, served: Served) -> Lane:
-        # A request that waited while its release was put in force at another precision takes the new one.
-        wanted = self._current if self._current.release == served.release else served
-        for lane in self._lanes:
-            if lane.served is wanted:
-                return lane
-        fresh = Lane(wanted, self._post, keep_answers=self._keep_answers)
-        # Prefixes are kept for the weights in force alone: what others keep is of no more use.
-        for lane in (*self._lanes, fresh):
-            if lane.served is not self._current:
-                lane.prefixes.close()
-        self._lanes.append(fresh)
-        return fresh
-
-    def _retire(self) -> None:
-        """Lets go of models that are no longer in force and have nothing left to do."""
-        kept = [lane for lane in self._lanes if lane.active or lane.served is self._current]
-        if len(kept) < len(self._lanes):
-            self._hits_before += sum(lane.prefixes.hit_tokens for lane in self._lanes if lane not in kept)
-            self._weigh(kept)  # first: who hears that the weights have gone asks
-            self._lanes = kept
-            self._loop.call_soon_threadsafe(self._retired)
-
-    def _post(self, ticket: Ticket, event: Event) -> None:
-        self._posted.append((ticket, event))
-
-    def _flush(self) -> None:
-        if self._posted:
-            posted, self._posted = self._posted, []
-            self._loop.call_soon_threadsafe(_deliver, posted)
-
     def _fail_everything(self, error: WeirError) -> None:
-        for lane in self._lanes:
-            self._entering = [running for running in self._entering if running not in lane.sequences]
-            lane.fail_all(error)
+        begun = self._lanes.sequences
+        self._entering = [running for running in self._entering if running not in begun]
+        self._lanes.fail_all(error)
         for running in self._entering:
-            self._post(running.ticket, copy(error))
+            self._outbox.post(running.ticket, copy(error))
         with self._changed:
             self._closed = self._closed or error
             for running in self._waiting:
-                self._post(running.ticket, copy(error))
+                self._outbox.post(running.ticket, copy(error))
             self._waiting.clear()
             self._active = 0
         if not self._loop.is_closed():
-            self._flush()
-
-
-def _deliver(posted: list[tuple[Ticket, Event]]) -> None:
-    for ticket, event in posted:
-        ticket.deliver(event)
+            self._outbox.flush()

@@ -31,7 +31,7 @@ def decoder(config: EngineConfig, opener: Opener, look: Callable[[], Memory]) ->
         partial(_switch, config, fits),
         _shed,
         lambda batcher: batcher.promised_bytes,
-        lambda batcher, model: batcher.allow(fits(model.served, batcher.taken_bytes)),
+        lambda batcher, model: batcher.allow(fits(model.served, batcher.figures.taken_bytes)),
         _told,
     )
 
@@ -66,11 +66,11 @@ def _switch(config: EngineConfig, fits: Callable[[Served, int], int], batcher: B
     later = config.slots * model.served.steps.capacity
     if config.kv_tokens is not None:
         later = min(later, config.kv_tokens)
-    batcher.switch(model.served, fits(model.served, batcher.taken_bytes), later)
+    batcher.switch(model.served, fits(model.served, batcher.figures.taken_bytes), later)
 
 
 def _shed(batcher: Batcher) -> None:
-    if batcher.prefix_tokens:
+    if batcher.figures.prefix_tokens:
         batcher.shed()
 
 
@@ -79,6 +79,6 @@ def _told(batcher: Batcher, status: EngineStatus) -> EngineStatus:
         status,
         kv_tokens=batcher.kv_tokens,
         kv_tokens_used=batcher.kv_tokens_used,
-        prefix_tokens=batcher.prefix_tokens,
-        prefix_hit_tokens=batcher.prefix_hit_tokens,
+        prefix_tokens=batcher.figures.prefix_tokens,
+        prefix_hit_tokens=batcher.figures.prefix_hit_tokens,
     )

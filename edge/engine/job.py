@@ -1,7 +1,8 @@
 """What the service hands to the batcher, and what comes back: jobs, tickets, events.
 
 A ticket is the two-thread border of one request. The event loop reads events and may cancel; the
-decode thread posts events. Events of one ticket are bounded by its job's max_tokens.
+decode thread posts events. Events of one ticket are bounded by its job's max_tokens. Those of a step cross together,
+in one call (Outbox).
 """
 
 from __future__ import annotations
@@ -130,3 +131,25 @@ class Ticket:
         if isinstance(event, WeirError):
             raise event
         return event
+
+
+class Outbox:
+    """Events on their way from the decode thread, whose own it is, to the tickets of an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._posted: list[tuple[Ticket, Event]] = []
+
+    def post(self, ticket: Ticket, event: Event) -> None:
+        self._posted.append((ticket, event))
+
+    def flush(self) -> None:
+        """Sends what was posted, in that order."""
+        if self._posted:
+            posted, self._posted = self._posted, []
+            self._loop.call_soon_threadsafe(_deliver, posted)
+
+
+def _deliver(posted: list[tuple[Ticket, Event]]) -> None:
+    for ticket, event in posted:
+        ticket.deliver(event)

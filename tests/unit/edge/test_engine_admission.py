@@ -150,7 +150,7 @@ async def test_a_prompt_that_was_here_is_copied_and_its_answer_is_the_same() -> 
         assert sum(steps.prefill_chunks) - before == 6
         other = await collect(b.submit(job(served, prompt, 6, tenant="b")))
         assert (other[0], other[1].cached_tokens) == (cold[0], 0)
-        assert (b.prefix_hit_tokens, b.prefix_tokens) == (64, 2 * 64)
+        assert (b.figures.prefix_hit_tokens, b.figures.prefix_tokens) == (64, 2 * 64)
     finally:
         b.close()
 
