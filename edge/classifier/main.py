@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
 
 from edge.classifier.config import ClassifierConfig
-from edge.classifier.model import open_classifier
-from edge.classifier.service import ClassifierService, Opener
+from edge.classifier.model import Opener, open_classifier
+from edge.classifier.service import ClassifierService
 from edge.engine.main import EngineProcess, Faces, serve_engine
 from edge.engine.room import Memory
-from runtime.processors import keep_to
 
 
 async def serve(
@@ -24,10 +21,3 @@ async def serve(
         return service, Faces(classifies=service)
 
     return await serve_engine(config, make)
-
-
-def run(config: ClassifierConfig) -> int:
-    """Blocks until the process should end; returns its exit code."""
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    keep_to(config.cpus)  # before there are threads to compute with
-    return asyncio.run(serve(config))

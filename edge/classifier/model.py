@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from edge.classifier.batcher import Served
 from edge.classifier.config import ClassifierConfig
 from edge.engine.candidate import Candidate
-from edge.engine.model import refusals
-from release.errors import ReleaseError
-from release.folder import Release, open_release, precisions_here
-from release.manifest import PLANE_LO, Labelling, graph_name
+from edge.engine.opening import described, here, opened, refusals
+from release.folder import Release
+from release.manifest import Labelling
 from runtime.ort.classify import CLASSIFY, Encoded, TextEncoder
 from runtime.ort.footprint import load_bytes
 from runtime.ort.load_classifier import load_classifier
 from runtime.tokenizer import Tokenizer, TooManyTokens
 from wire.capabilities import CLASSIFY as CAN_CLASSIFY
 from wire.classification import ClassifyRequest
-from wire.errors import ContextTooLong, InvalidRequest, NotFound, PreconditionFailed
+from wire.errors import ContextTooLong, InvalidRequest
 from wire.messages import ModelInfo
 
 
@@ -58,6 +57,10 @@ class Model:
         return row
 
 
+# Verifies a release for serving: `open_classifier`, or what stands in for it.
+Opener = Callable[[ClassifierConfig, Path, int, Tokenizer | None], Candidate[Model]]
+
+
 def open_classifier(
     config: ClassifierConfig, directory: Path, precision: int, known: Tokenizer | None = None
 ) -> Candidate[Model]:
@@ -65,17 +68,9 @@ def open_classifier(
 
     `known` is the tokenizer that serves meanwhile. Raises NotFound or PreconditionFailed.
     """
-    if not directory.is_dir():
-        raise NotFound(f"there is no release folder {directory}")
-    other = frozenset({graph_name(8), PLANE_LO}) if precision == 4 else frozenset({graph_name(4)})
+    release = opened(directory, precision, CLASSIFY)
+    manifest = release.manifest
     with refusals():
-        release = open_release(directory, skip=other)
-        manifest = release.manifest
-        if manifest.task != CLASSIFY:
-            raise PreconditionFailed(f"release {release.id} is made to {manifest.task}, not to classify")
-        if precision not in release.precisions:
-            have = ", ".join(map(str, release.precisions)) or "none"
-            raise ReleaseError(f"release {release.id} has no {precision}-bit weights here (it has: {have})")
         encoder = TextEncoder(Tokenizer.load(directory, known=known), manifest, config.context_length)
     # What a batch keeps between its layers, as a decoder's prefill of so many tokens would.
     needed = load_bytes(manifest, precision, slots=1, prefill_chunk=config.batch_tokens)
@@ -87,21 +82,13 @@ def _load(config: ClassifierConfig, release: Release, precision: int, encoder: T
     with refusals():
         loaded = load_classifier(release, precision, threads=config.threads, spin=config.spin)
     served = Served(loaded.session, release.id, precision, loaded.weight_digest)
-    info = ModelInfo(
-        name=config.model or manifest.name,
-        release=release.id,
+    info = replace(
+        described(release, precision, loaded.weight_digest, config.model),
         tasks=(CLASSIFY,),
         capabilities=(CAN_CLASSIFY, "logits", *(("text_pair",) if encoder.takes_pairs else ())),
         tokenizer_digest=encoder.tokenizer.digest,
-        precision=precision,
-        weight_format=f"nested-{precision}",
-        weight_digest=loaded.weight_digest,
         context_length=encoder.most,
-        precisions_available=release.precisions,
-        calibration_id=next((c.id for c in manifest.calibrations if c.precision == precision), ""),
         labels=manifest.labels,
         multi_label=manifest.labelling.multi_label,
     )
-    # Not the release itself: it holds maps of its files.
-    here = partial(precisions_here, release.path, manifest)
-    return Model(release.path, served, encoder, manifest.labelling, info, loaded.load_ms, here)
+    return Model(release.path, served, encoder, manifest.labelling, info, loaded.load_ms, here(release))

@@ -14,21 +14,17 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import Protocol
 
 from edge.classifier.batcher import BatcherSettings, Labelled, TextBatcher
 from edge.classifier.config import ClassifierConfig
 from edge.classifier.labels import scored
-from edge.classifier.model import Model, open_classifier
+from edge.classifier.model import Model, Opener, open_classifier
 from edge.classifier.pick import Bounds
-from edge.engine.candidate import Candidate
 from edge.engine.control import Control
 from edge.engine.making import Making
 from edge.engine.room import Memory
 from edge.engine.weights import Weights
 from runtime.ort.classify import Encoded
-from runtime.tokenizer import Tokenizer
 from wire.capabilities import demand_classifies
 from wire.classification import Classified, ClassifyRequest
 from wire.errors import NotSupported
@@ -38,14 +34,6 @@ from wire.validate import check_classify
 
 _SHORT_BYTES = 2048  # tokenized in less time than a thread takes to begin
 _TOKENIZING_THREADS = 1
-
-
-class Opener(Protocol):
-    """Verifies a release for serving: `open_classifier`, or what stands in for it."""
-
-    def __call__(
-        self, config: ClassifierConfig, directory: Path, precision: int, known: Tokenizer | None, /
-    ) -> Candidate[Model]: ...
 
 
 class ClassifierService:

@@ -7,6 +7,7 @@
     figures   what that thread tells the event loop of itself: waits, memory
     lanes     the models that requests run on at once: what they take together, when one is let go
     lane      the sequences of one loaded model, in rows without holes
+    weights   which weights are in force, and how others take their place
     model     a release, verified and loaded
 
 Must not know: routing, upstreams, confidence, HTTP.

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
-from pydantic import ValidationError
-
 from edge.engine.config import EngineConfig
-from runtime.child import die_with_parent
-
-# Their own thread pools would compete with the decode thread.
-_NO_POOLS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+from edge.engine.process import run
 
 
-def main(arguments: list[str]) -> int:
-    """Runs one engine process; returns its exit code."""
-    die_with_parent()
-    if len(arguments) != 1:
-        raise SystemExit("usage: python -m edge.engine CONFIG_JSON")
-    try:
-        config = EngineConfig.model_validate_json(arguments[0])
-    except ValidationError as error:
-        raise SystemExit(f"the engine's configuration is wrong: {error}") from error
-    os.environ.update(_NO_POOLS)
-    from edge.engine.main import run  # numpy and tokenizers read the environment when they are imported
+async def _serve(config: EngineConfig) -> int:
+    from edge.engine.main import serve  # not before the environment is settled: see edge.engine.process
 
-    return run(config)
+    return await serve(config)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], "edge.engine", EngineConfig, _serve))

@@ -24,7 +24,6 @@ from edge.engine.config import EngineConfig
 from edge.engine.model import Opener, open_model
 from edge.engine.room import Memory
 from edge.engine.service import EngineService
-from runtime.processors import keep_to
 from wire.channel import bind, open_server
 from wire.classification import Classifies
 from wire.errors import Overloaded, WeirError
@@ -138,10 +137,3 @@ async def _stop(
         return
     service.close()
     await asyncio.gather(server.stop(_BROKEN_GRACE_S), stream.stop(_BROKEN_GRACE_S))
-
-
-def run(config: EngineConfig) -> int:
-    """Blocks until the process should end; returns its exit code."""
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    keep_to(config.cpus)  # before there are threads to compute with
-    return asyncio.run(serve(config))

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from edge.engine import tools
 from edge.engine.candidate import Candidate
 from edge.engine.config import EngineConfig
 from edge.engine.job import Served
-from edge.engine.room import Memory, prefix_bytes
-from release.errors import ReleaseError
-from release.folder import Release, open_release, precisions_here
-from release.manifest import PLANE_LO, graph_name
-from runtime import memory
+from edge.engine.looking import memory_here
+from edge.engine.opening import described, here, opened, refusals
+from edge.engine.room import prefix_bytes
+from release.folder import Release
 from runtime.constrain import ConstraintMaker
 from runtime.ort.footprint import load_bytes
 from runtime.ort.load import load_model
 from runtime.ort.session import GraphError
 from runtime.ort.steady import kv_bytes_per_token
-from runtime.tokenizer import TemplateError, Tokenizer, TokenizerError, TooManyTokens
-from wire.errors import ContextTooLong, InvalidRequest, NotFound, Overloaded, PreconditionFailed
+from runtime.tokenizer import TemplateError, Tokenizer, TooManyTokens
+from wire.errors import ContextTooLong, InvalidRequest
 from wire.messages import GenerateRequest, ModelInfo
 
 _CAPABILITIES = (
@@ -108,12 +105,8 @@ class Model:
         return asked
 
 
-class Opener(Protocol):
-    """Verifies a release for serving: `open_model`, or what stands in for it."""
-
-    def __call__(
-        self, config: EngineConfig, directory: Path, precision: int, known: Tokenizer | None, /
-    ) -> Candidate[Model]: ...
+# Verifies a release for serving: `open_model`, or what stands in for it.
+Opener = Callable[[EngineConfig, Path, int, Tokenizer | None], Candidate[Model]]
 
 
 def open_model(
@@ -123,32 +116,14 @@ def open_model(
 
     `known` is the tokenizer that serves meanwhile. Raises NotFound or PreconditionFailed.
     """
-    if not directory.is_dir():
-        raise NotFound(f"there is no release folder {directory}")
-    other = frozenset({graph_name(8), PLANE_LO}) if precision == 4 else frozenset({graph_name(4)})
+    release = opened(directory, precision)
     with refusals():
-        release = open_release(directory, skip=other)
-        if precision not in release.precisions:
-            have = ", ".join(map(str, release.precisions)) or "none"
-            raise ReleaseError(f"release {release.id} has no {precision}-bit weights here (it has: {have})")
         tokenizer = Tokenizer.load(directory, release.manifest.eos_token_ids, known)
     needed = load_bytes(release.manifest, precision, slots=config.slots, prefill_chunk=config.prefill_chunk)
     return Candidate(release.id, precision, needed, partial(_load, config, release, precision, tokenizer))
 
 
-@contextmanager
-def refusals() -> Iterator[None]:
-    """What opening or loading a release can raise, as what a caller of the engine is told."""
-    try:
-        yield
-    except (ReleaseError, GraphError, TokenizerError, OSError) as error:
-        raise PreconditionFailed(str(error)) from error
-    except MemoryError as error:
-        raise Overloaded(f"there is too little memory for these weights: {error}") from error
-
-
 def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tokenizer) -> Model:
-    manifest = release.manifest
     with refusals():
         loaded = load_model(
             release,
@@ -173,27 +148,14 @@ def _load(config: EngineConfig, release: Release, precision: int, tokenizer: Tok
         precision,
         loaded.weight_digest,
         tokenizer.token_bytes,
-        kv_bytes_per_token(manifest),
+        kv_bytes_per_token(release.manifest),
     )
     constraints = tools.constraint_maker(tokenizer, loaded.steps.vocab_size)
-    info = ModelInfo(
-        name=config.model or manifest.name,
-        release=release.id,
+    info = replace(
+        described(release, precision, loaded.weight_digest, config.model),
         capabilities=(*_CAPABILITIES, *tools.capabilities(tokenizer, constraints)),
         tokenizer_digest=tokenizer.digest,
-        precision=precision,
-        weight_format=f"nested-{precision}",
-        weight_digest=loaded.weight_digest,
         context_length=loaded.steps.capacity,
         max_output_tokens=min(config.max_output_tokens, loaded.steps.capacity - 1),
-        precisions_available=release.precisions,
-        calibration_id=next((c.id for c in manifest.calibrations if c.precision == precision), ""),
     )
-    # Not the release itself: it holds maps of its files.
-    here = partial(precisions_here, release.path, manifest)
-    return Model(release.path, served, tokenizer, info, loaded.load_ms, here, constraints)
-
-
-def memory_here(config: EngineConfig) -> Memory:
-    """How much there is now."""
-    return Memory(memory.resident_bytes(), 0, memory.free_bytes(), config.memory_budget_bytes, config.memory_sharers)
+    return Model(release.path, served, tokenizer, info, loaded.load_ms, here(release), constraints)

@@ -22,7 +22,8 @@ from edge.engine.config import EngineConfig
 from edge.engine.control import Control
 from edge.engine.decoder import decoder
 from edge.engine.job import Ended, Job, Scored
-from edge.engine.model import Model, Opener, memory_here, open_model
+from edge.engine.looking import memory_here
+from edge.engine.model import Model, Opener, open_model
 from edge.engine.room import Memory
 from edge.engine.tools import CallReader, Grammars
 from edge.engine.weights import Weights

@@ -16,22 +16,21 @@ classifier and its own. Must not know: gRPC, prompts, routing.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
-import os
-import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic
 
+from edge.engine.aside import Aside
 from edge.engine.candidate import Candidate
 from edge.engine.gate import Gate
+from edge.engine.leaving import Leaving
+from edge.engine.looking import Looking
 from edge.engine.making import Loaded, M, Making, Needs, R
 from edge.engine.room import Memory, Room, Verdict, room_for
 from runtime import memory
@@ -43,10 +42,7 @@ from wire.messages import Activation, EngineStatus, ModelInfo
 _DRAIN_S = 30.0
 # Of what a load is expected to take: the box may be busier than the last time.
 _CAUTION = 1.5
-_NICE, _NICEST = 10, 19
 _GIVE_BACK_TRIES, _GIVE_BACK_S = 10, 0.02
-
-_T = TypeVar("_T")
 
 _log = logging.getLogger("weir.edge.engine")
 
@@ -75,13 +71,10 @@ class Weights(Generic[M, R]):
         self._steps_before = 0
         self._seconds_per_byte = 0.0
         self._opens_at = 0.0
-        self._look = look or _Looking(config.memory_budget_bytes)
+        self._look = look or Looking(config.memory_budget_bytes)
         self._turn = asyncio.Lock()
-        self._leaving: list[weakref.ref[object]] = []  # weights that were replaced beside others
-        self._settling: set[asyncio.Task[None]] = set()
-        # Loading steps back behind decoding. With several threads a session makes its own, which would inherit that.
-        self._checking = ThreadPoolExecutor(1, "check", _step_back)
-        self._loading = ThreadPoolExecutor(1, "load", *((_step_back,) if config.threads == 1 else ()))
+        self._leaving = Leaving(self._settle)  # weights that were replaced beside others
+        self._aside = Aside(config.threads)
 
     @property
     def state(self) -> str:
@@ -134,15 +127,14 @@ class Weights(Generic[M, R]):
         verdict = room_for(candidate.needed_bytes, self._look())
         if verdict.room is not Room.BESIDE:
             _log.warning("loading weights although there may be too little memory: %s", verdict.text)
-        self._begin(await self._run(candidate.load), candidate)
+        self._begin(await self._aside.load(candidate.load), candidate)
 
     def close(self) -> None:
         """Fails what runs as Unavailable and ends the threads."""
         self._closed = True
         if self._batcher is not None:
             self._batcher.close()
-        for pool in (self._checking, self._loading):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._aside.close()
 
     async def put(self, directory: Path | None, precision: int, deadline: Deadline) -> Activation:
         """Puts a release (None: the one in force) at a precision in force.
@@ -166,7 +158,7 @@ class Weights(Generic[M, R]):
             verdict = self._room_for(candidate)
             if verdict.room is not Room.BESIDE and self._making.shed is not None:
                 # What is only nice to have is worth less than a change that nobody notices.
-                await self._run(partial(self._making.shed, self.serving()[1]))
+                await self._aside.load(partial(self._making.shed, self.serving()[1]))
                 verdict = self._room_for(candidate)
             if verdict.room is Room.NONE:
                 raise Overloaded(
@@ -179,9 +171,9 @@ class Weights(Generic[M, R]):
             return await self._instead(candidate, verdict.text, deadline)
 
     async def _beside(self, candidate: Candidate[M]) -> Activation:
-        fresh = await self._run(candidate.load)
+        fresh = await self._aside.load(candidate.load)
         model, batcher = self.serving()
-        self._when_gone(model.weights)
+        self._leaving.watch(model.weights)
         self._making.switch(batcher, fresh)
         self._now(fresh, candidate)
         return _activation(fresh)
@@ -189,27 +181,12 @@ class Weights(Generic[M, R]):
     def _room_for(self, candidate: Candidate[M]) -> Verdict:
         return room_for(candidate.needed_bytes, self._look(), self._making.promised(self.serving()[1]))
 
-    def _when_gone(self, weights: object) -> None:
-        """Settles what the others may take when nobody holds `weights` any more, whoever was the last."""
-        loop = asyncio.get_running_loop()
-
-        def gone(ref: weakref.ref[object]) -> None:  # in any thread
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._left, ref)
-
-        self._leaving.append(weakref.ref(weights, gone))
-
-    def _left(self, ref: weakref.ref[object]) -> None:
-        self._leaving = [other for other in self._leaving if other is not ref]
-        task = asyncio.create_task(self._settle())
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
-
     async def _settle(self) -> None:
+        """Replaced weights have gone: the others may take more."""
         async with self._turn:  # what a load takes for a while must not count
             if self._closed or self._model is None or self._batcher is None:
                 return
-            await self._run(memory.trim)
+            await self._aside.load(memory.trim)
             self._making.settle(self._batcher, self._model)
 
     async def _instead(self, candidate: Candidate[M], short: str, deadline: Deadline) -> Activation:
@@ -238,7 +215,7 @@ class Weights(Generic[M, R]):
         directory, precision = await self._let_go()
         failure, short = "", False
         try:
-            fresh = await self._run(candidate.load)
+            fresh = await self._aside.load(candidate.load)
         except Exception as error:  # noqa: BLE001 - whatever it was, this node must have weights again
             # Not the error itself: its frames hold the new weights.
             failure, short = _text(error), isinstance(error, Overloaded)
@@ -246,7 +223,7 @@ class Weights(Generic[M, R]):
             self._begin(fresh, candidate)
             return fresh
         _log.warning("the new weights could not be loaded: %s; loading the old ones again", failure)
-        await self._run(_give_back)
+        await self._aside.load(_give_back)
         await self._restore(directory, precision)
         kind = Overloaded if short else PreconditionFailed
         raise kind(f"the new weights could not be loaded, and the old ones serve again: {failure}")
@@ -254,7 +231,7 @@ class Weights(Generic[M, R]):
     async def _restore(self, directory: Path, precision: int) -> None:
         try:
             candidate = await self._check(directory, precision)
-            self._begin(await self._run(candidate.load), candidate)
+            self._begin(await self._aside.load(candidate.load), candidate)
         except Exception as error:
             self._broken = True
             self._tell_broken(f"neither the new weights nor the old ones could be loaded: {_text(error)}")
@@ -266,10 +243,10 @@ class Weights(Generic[M, R]):
         was, old = (model.directory, model.info.precision), weakref.ref(model.weights)
         self._steps_before += batcher.decode_steps
         self._model = self._batcher = None
-        await self._run(batcher.close)
+        await self._aside.load(batcher.close)
         del model, batcher
         for _ in range(_GIVE_BACK_TRIES):
-            await self._run(_give_back)
+            await self._aside.load(_give_back)
             if old() is None:
                 break
             await asyncio.sleep(_GIVE_BACK_S)  # a failed answer's error may still be on its way out
@@ -290,35 +267,11 @@ class Weights(Generic[M, R]):
 
     def _retired(self) -> None:
         if not self._closed:
-            self._loading.submit(memory.trim)
+            self._aside.later(memory.trim)
 
     async def _check(self, directory: Path, precision: int, beside: M | None = None) -> Candidate[M]:
         known = None if beside is None else beside.tokenizer
-        return await asyncio.get_running_loop().run_in_executor(
-            self._checking, self._making.open, directory, precision, known
-        )
-
-    async def _run(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._loading, work)
-
-
-class _Looking:
-    """How much memory there is; made before any weights are there, to tell later what of it is theirs."""
-
-    def __init__(self, budget: int | None) -> None:
-        self._budget, self._own = budget, memory.private_bytes()
-
-    def __call__(self) -> Memory:
-        theirs = max(memory.private_bytes() - self._own, 0)
-        return Memory(memory.resident_bytes(), theirs, memory.free_bytes(), self._budget)
-
-
-def _step_back() -> None:
-    """The calling thread gets what the others leave. Does nothing where the system keeps no such count per thread."""
-    if hasattr(os, "setpriority"):
-        thread = threading.get_native_id()
-        # Further down than it is, which anybody may go.
-        os.setpriority(os.PRIO_PROCESS, thread, min(os.getpriority(os.PRIO_PROCESS, thread) + _NICE, _NICEST))
+        return await self._aside.check(partial(self._making.open, directory, precision, known))
 
 
 def _give_back() -> None:

@@ -103,7 +103,6 @@ def _nested() -> InvalidRequest:
     return InvalidRequest(f"the body is nested too deeply: more than {_DEEPEST} levels")
 
 
-
 class Refusal(JSONResponse):
     """An error that may come before the body was read: says it, then lets the client finish sending."""
 
