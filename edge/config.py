@@ -12,16 +12,31 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from edge.model_config import (
+    BatchRows,
+    BatchTokens,
+    BudgetBytes,
+    CacheBytes,
+    ContextLength,
+    KvTokens,
+    LingerMs,
+    ModelConfig,
+    OutputTokens,
+    Precision,
+    Queue,
+    Share,
+    Slots,
+    Threads,
+)
+from edge.places import Address, Repository, Upstream, urls
 from runtime import processors
 from runtime.config import Section
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
-Share = Annotated[float, Field(ge=0, le=1)]
 API_KEY_VARIABLE = "WEIR_EDGE__UPSTREAM_API_KEY"
 SECRETS = frozenset((API_KEY_VARIABLE,))  # variables that no child has any use for but the one they are given to
 # What can be asked of an OpenAI-compatible endpoint (edge.openai_upstream), in the words of wire.capabilities.
@@ -42,36 +57,6 @@ def _threads(settled: Mapping[str, object]) -> int:
         return 1
 
 
-class ModelConfig(BaseModel):
-    """One of several models: `[[edge.models]]`. What is None is as the node has it; see EdgeConfig for the rest.
-
-    `name` is the served name, and whose releases are served where `releases_dir` holds those of several models.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-    name: str = Field(min_length=1, max_length=256)
-    releases_dir: Path | None = None
-    release_pin: str | None = None
-    precision: Literal["auto", "4", "8"] | None = None
-    cpus: str | None = None
-    threads: int | None = Field(default=None, ge=1, le=1024)
-    spin: bool | None = None
-    slots: int | None = Field(default=None, ge=1, le=64)
-    context_length: int | None = Field(default=None, ge=16, le=1 << 20)
-    max_queue: int | None = Field(default=None, ge=0, le=65_536)
-    max_output_tokens: int | None = Field(default=None, ge=1, le=1 << 20)
-    batch_rows: int | None = Field(default=None, ge=1, le=1024)
-    batch_tokens: int | None = Field(default=None, ge=16, le=1 << 20)
-    linger_ms: float | None = Field(default=None, ge=0, le=1000)
-    kv_tokens: int | None = Field(default=None, ge=16)
-    prefix_cache_bytes: int | None = Field(default=None, ge=0)
-    prefix_cache_answers: bool | None = None
-    memory_budget_bytes: int | None = Field(default=None, ge=1 << 20)
-    threshold: Share | None = None
-    upstream_model: str | None = None
-
-
 class EdgeConfig(Section):
     """What an edge node serves, where, and how it decides."""
 
@@ -87,25 +72,25 @@ class EdgeConfig(Section):
     model: str = ""  # serve this one alone, under this name; empty: every model that is found, under its own
     models: tuple[ModelConfig, ...] = ()  # these, each with settings of its own; docs/models.md
     default_model: str = ""  # of requests that name none; empty: the only one that can serve them
-    precision: Literal["auto", "4", "8"] = "auto"
+    precision: Precision = "auto"
     run_dir: Path | None = None  # sockets; None: a fresh temporary folder
     cpus: str = ""  # processors the engine keeps to, as 0-3,8; empty: all that are allowed
-    threads: int = Field(default_factory=_threads, ge=1, le=1024)
+    threads: Threads = Field(default_factory=_threads)
     spin: bool = False  # idle threads wait busily: a little faster, on cores that nobody else needs
-    slots: int = Field(4, ge=1, le=64)
-    context_length: int = Field(2048, ge=16, le=1 << 20)
-    max_queue: int = Field(64, ge=0, le=65_536)
-    max_output_tokens: int = Field(512, ge=1, le=1 << 20)
-    batch_rows: int = Field(32, ge=1, le=1024)  # of a classifier: texts, and tokens with padding, run together
-    batch_tokens: int = Field(256, ge=16, le=1 << 20)
-    linger_ms: float = Field(0.0, ge=0, le=1000)  # of a classifier: how long a lone text waits for company
-    kv_tokens: int | None = Field(None, ge=16)  # prompts and answers in memory at once; None: what the slots hold
-    prefix_cache_bytes: int | None = Field(None, ge=0)  # KV of prompts kept for the next; 0: none; None: 256 MiB
+    slots: Slots = 4
+    context_length: ContextLength = 2048
+    max_queue: Queue = 64
+    max_output_tokens: OutputTokens = 512
+    batch_rows: BatchRows = 32  # of a classifier: texts, and tokens with padding, run together
+    batch_tokens: BatchTokens = 256
+    linger_ms: LingerMs = 0.0  # of a classifier: how long a lone text waits for company
+    kv_tokens: KvTokens | None = None  # prompts and answers in memory at once; None: what the slots hold
+    prefix_cache_bytes: CacheBytes | None = None  # KV of prompts kept for the next; 0: none; None: 256 MiB
     prefix_cache_answers: bool = False  # and of answers: a conversation's next turn begins sooner, not bit for bit
 
     # Where it listens, and what one request may cost.
-    http_address: str = "127.0.0.1:8080"
-    grpc_address: str = "127.0.0.1:50051"
+    http_address: Address = "127.0.0.1:8080"
+    grpc_address: Address = "127.0.0.1:50051"
     default_deadline_s: Seconds = 30.0
     max_deadline_s: Seconds = 600.0
     max_prompt_bytes: int = Field(1 << 20, ge=1)
@@ -115,7 +100,7 @@ class EdgeConfig(Section):
 
     # The next tier up. Empty: none, the edge answers everything. host:port: a gateway or a node; http(s)://…/v1: an
     # OpenAI-compatible endpoint, which the fields from upstream_api_key on are for. docs/upstreams.md.
-    upstream: str = ""
+    upstream: Upstream = ""
     upstream_model: str = ""  # its name for the model; empty: the same name if it has it, else its default
     upstream_ca_file: Path | None = None
     upstream_certificate_file: Path | None = None
@@ -131,7 +116,7 @@ class EdgeConfig(Section):
 
     # Where releases come from, and what fetching them may cost. docs/updates.md.
     store_dir: Path | None = None  # the updater's; survives restarts
-    repository: str = ""  # http(s)://..., or the folder of a repository; empty: bundles alone
+    repository: Repository = ""  # http(s)://..., or the folder of a repository; empty: bundles alone
     trusted_root: Path | None = None  # the first root.json this node believes
     siblings: Annotated[tuple[str, ...], NoDecode] = ()  # http://host:port/repository of nodes nearby, asked first
     share_store: bool = False  # be such a sibling
@@ -141,7 +126,7 @@ class EdgeConfig(Section):
     bytes_per_day: int | None = Field(None, ge=0)
     keep_free_bytes: int = Field(256 << 20, ge=0)  # on the store's disk
     update_interval_s: Seconds = 60.0
-    memory_budget_bytes: int | None = Field(None, ge=1 << 20)  # for all models together; None: what is free
+    memory_budget_bytes: BudgetBytes | None = None  # for all models together; None: what is free
 
     # When an answer is committed and when it is escalated.
     commit_rule: str = "end"
@@ -184,42 +169,10 @@ class EdgeConfig(Section):
         except ValueError as error:
             raise ValueError('must be a JSON list of objects, as \'[{"name": "intents"}]\'') from error
 
-    @field_validator("upstream")
-    @classmethod
-    def _upstream(cls, value: str) -> str:
-        if "://" not in value:
-            return value
-        url = urlsplit(value)
-        if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment or "@" in url.netloc:
-            raise ValueError("must be host:port, or a URL like https://host/v1 without a key in it")
-        return value.rstrip("/")
-
-    @field_validator("http_address", "grpc_address", "upstream")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        if value.startswith(("http://", "https://")):
-            return value
-        host, _, port = value.rpartition(":")
-        if not value or value.startswith("unix:"):
-            return value
-        if not host or not port.isdecimal() or int(port) > 65_535:
-            raise ValueError("must be host:port (port 0 picks a free one)")
-        return value
-
     @field_validator("siblings")
     @classmethod
     def _urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for url in value:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"{url!r} must begin with http:// or https://")
-        return value
-
-    @field_validator("repository")
-    @classmethod
-    def _place(cls, value: str) -> str:
-        if "://" in value and not value.startswith(("http://", "https://")):
-            raise ValueError(f"{value!r} must be http://…, https://… or a folder")
-        return value
+        return urls(value)
 
     @field_validator("commit_rule")
     @classmethod

@@ -15,7 +15,8 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from edge.config import EdgeConfig, ModelConfig
+from edge.config import EdgeConfig
+from edge.model_config import ModelConfig
 from edge.releases import SERVED_TASKS
 from release.errors import ReleaseError
 from release.listing import Found, list_releases

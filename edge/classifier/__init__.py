@@ -2,6 +2,7 @@
 
     service   what the node sees: validates, tokenizes, names what answered
     batcher   one thread: what waits is run in batches of about one length
+    job       what goes in there and what comes back
     pick      which of those that wait go together
     labels    from logits to labels and their probabilities
     model     a release, verified and loaded

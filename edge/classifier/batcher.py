@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from edge.classifier.job import Labelled, Served, Waiting, deliver
 from edge.classifier.pick import Bounds, pick
-from edge.engine.waiting import rank
-from runtime.ort.classify import Encoded, Labels, Rows
+from runtime.ort.classify import Encoded, Rows
 from runtime.ort.steps import ModelBroken
 from wire.deadline import Deadline
 from wire.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable, WeirError
@@ -37,43 +37,6 @@ _log = logging.getLogger("weir.edge.classifier")
 _IDLE_WAIT_S = 1.0
 _NEWEST = 0.1  # its weight in the seconds per token
 _PROBE = Encoded((0, 1, 2))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Served:
-    """One loaded model as the batcher sees it. Two with equal `release` take each other's token ids."""
-
-    labels: Labels
-    release: str
-    precision: int
-    weight_digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """One text's logits and what gave them. Times in ms: until its batch began, and the batch itself."""
-
-    logits: tuple[float, ...]
-    served: Served
-    queue_ms: float
-    run_ms: float
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """One text. `answer` is of the event loop; it is cancelled when the caller leaves."""
-
-    served: Served
-    row: Encoded
-    deadline: Deadline
-    answer: asyncio.Future[Labelled]
-    priority: int = 0
-    value: float | None = None
-    since: float = field(default_factory=time.monotonic)
-    rank: float = 0.0  # the smallest goes first
-
-    def __post_init__(self) -> None:
-        self.rank = rank(self.priority, self.value, self.since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +119,7 @@ class TextBatcher:
                 raise Overloaded(
                     f"its turn is expected in {expected:.1f} s and its deadline is in {left:.1f} s; try again later"
                 )
-            bisect.insort(self._waiting, entry, key=_order)
+            bisect.insort(self._waiting, entry, key=_rank)
             self._changed.notify()
         return entry.answer
 
@@ -286,7 +249,7 @@ class TextBatcher:
         return found
 
     def _post(self, entry: Waiting, outcome: Labelled | WeirError) -> None:
-        self._tell(_deliver, entry.answer, outcome)
+        self._tell(deliver, entry.answer, outcome)
 
     def _tell(self, call: Callable[..., object], *arguments: object) -> None:
         if not self._loop.is_closed():
@@ -300,15 +263,5 @@ class TextBatcher:
             self._waiting, self._running = [], []
 
 
-def _order(entry: Waiting) -> float:
+def _rank(entry: Waiting) -> float:
     return entry.rank
-
-
-def _deliver(answer: asyncio.Future[Labelled], outcome: Labelled | WeirError) -> None:
-    """Once: a text that was answered already, or whose caller left, stays as it is."""
-    if answer.done():
-        return
-    if isinstance(outcome, WeirError):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from edge.classifier.batcher import Served
 from edge.classifier.config import ClassifierConfig
+from edge.classifier.job import Served
 from edge.engine.candidate import Candidate
 from edge.engine.opening import described, here, opened, refusals
 from release.folder import Release

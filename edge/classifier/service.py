@@ -15,8 +15,9 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from edge.classifier.batcher import BatcherSettings, Labelled, TextBatcher
+from edge.classifier.batcher import BatcherSettings, TextBatcher
 from edge.classifier.config import ClassifierConfig
+from edge.classifier.job import Labelled
 from edge.classifier.labels import scored
 from edge.classifier.model import Model, Opener, open_classifier
 from edge.classifier.pick import Bounds

@@ -7,7 +7,8 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.classifier.batcher import BatcherSettings, Served, TextBatcher
+from edge.classifier.batcher import BatcherSettings, TextBatcher
+from edge.classifier.job import Served
 from edge.classifier.labels import probabilities, scored
 from edge.classifier.pick import Bounds, pick
 from release.manifest import Labelling

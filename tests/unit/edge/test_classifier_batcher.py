@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from edge.classifier.batcher import BatcherSettings, Labelled, Served, TextBatcher, Waiting
+from edge.classifier.batcher import BatcherSettings, TextBatcher
+from edge.classifier.job import Labelled, Served, Waiting
 from edge.classifier.pick import Bounds
 from runtime.ort.classify import Encoded
 from tests.fakes.labels import FakeLabels, expected

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from edge.config import EdgeConfig, ModelConfig
+from edge.config import EdgeConfig
 from edge.engine_specs import engine_spec
+from edge.model_config import ModelConfig
 from edge.models import each, folder_of, found_names, settled
 from edge.starts import Start
 from release.errors import ReleaseError
