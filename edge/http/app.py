@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from edge.http import chat, completion_schema, completions, errors, schema
-from edge.http.body import Refusal, read_json
+from edge.http.body import read_json, refused
 from edge.http.calls import call_of, headers_of
 from edge.http.choices import Answer, Choices, copies, total
 from edge.http.fields import Common
@@ -26,7 +26,7 @@ from edge.http.provenance import all_provenance, headers
 from edge.http.settings import HttpSettings
 from edge.http.sse import DONE, EventStream, event, unless_gone
 from wire.deadline import Deadline
-from wire.errors import TooLarge, WeirError, internal_fault
+from wire.errors import WeirError, internal_fault
 from wire.messages import Delta, Final, GenerateRequest, Usage
 from wire.service import Call, InferenceService
 
@@ -53,8 +53,7 @@ def make_app(service: InferenceService, settings: HttpSettings, wall_clock: Call
 async def _fault(_request: Request, error: Exception) -> Response:
     if not isinstance(error, WeirError):
         raise error
-    kind = Refusal if isinstance(error, TooLarge) else JSONResponse
-    return kind(errors.body(error), errors.status(error), errors.headers(error))
+    return refused(error, errors.body(error), errors.status(error), errors.headers(error))
 
 
 async def _unexpected(_request: Request, _error: Exception) -> Response:

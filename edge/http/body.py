@@ -1,4 +1,4 @@
-"""Reads a request body within bounds, and answers one that is too large.
+"""Reads a request body within bounds, and answers one that is not read to its end.
 
 A body over the limit is never kept. What a client still sends is thrown away for a short, bounded
 while, because closing a socket with unread data resets it and the client would lose the answer.
@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from edge.http import intake
 from edge.http.fields import FieldRefused
 from edge.http.json_values import more_values_than, unclosed
 from runtime import foreign_json
-from wire.errors import Cancelled, InvalidRequest, TooLarge
+from wire.errors import Cancelled, InvalidRequest, TooLarge, WeirError
 
 _DISCARD_SECONDS = 2.0
 _DISCARD_BYTES = 256 << 20
@@ -27,12 +29,12 @@ _DEEPEST = 100
 
 
 async def read_json(request: Request, max_bytes: int, timeout_s: float) -> Any:
-    """The body as a JSON document. Raises TooLarge, InvalidRequest or Cancelled."""
+    """The body as a JSON document. Raises TooLarge, Crowded, InvalidRequest or Cancelled."""
     return parse_json(await read_body(request, max_bytes, timeout_s))
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
-    """The body as it came. Raises TooLarge, InvalidRequest or Cancelled."""
+    """The body as it came. Raises TooLarge, Crowded, InvalidRequest or Cancelled."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise TooLarge(f"the body has {declared} bytes; at most {max_bytes}")
@@ -40,11 +42,13 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
     size = 0
     try:
         async with asyncio.timeout(timeout_s):
-            async for part in request.stream():
-                size += len(part)
-                if size > max_bytes:
-                    raise TooLarge(f"the body has more than {max_bytes} bytes, which is the most")
-                parts.append(part)
+            with intake.PROCESS.body(intake.WHOLE_BODIES * max_bytes) as share:
+                async for part in request.stream():
+                    size += len(part)
+                    if size > max_bytes:
+                        raise TooLarge(f"the body has more than {max_bytes} bytes, which is the most")
+                    share.grow(size)
+                    parts.append(part)
     except ClientDisconnect as error:
         raise Cancelled("the client left before its request was read") from error
     except TimeoutError as error:
@@ -101,6 +105,12 @@ def _many() -> TooLarge:
 
 def _nested() -> InvalidRequest:
     return InvalidRequest(f"the body is nested too deeply: more than {_DEEPEST} levels")
+
+
+def refused(error: WeirError, document: Any, status: int, headers: Mapping[str, str]) -> Response:
+    """The answer that is an error."""
+    kind = Refusal if isinstance(error, TooLarge | intake.Crowded) else JSONResponse
+    return kind(document, status, headers)
 
 
 class Refusal(JSONResponse):

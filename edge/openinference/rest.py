@@ -11,13 +11,14 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
-from edge.http.body import Refusal, parse_json, read_body
+from edge.http import errors
+from edge.http.body import parse_json, read_body, refused
 from edge.http.calls import call_of
 from edge.http.settings import HttpSettings
 from edge.http.sse import unless_gone
 from edge.openinference.rest_body import request_in, response_out
 from wire.deadline import Deadline
-from wire.errors import InvalidRequest, NotFound, TooLarge, Unavailable, WeirError, http_status
+from wire.errors import InvalidRequest, NotFound, Unavailable, WeirError, http_status
 from wire.openinference.messages import OpenInference, TensorMetadata
 from wire.service import Call
 
@@ -49,8 +50,7 @@ def _guarded(serve: Callable[[Request], Awaitable[Response]]) -> Callable[[Reque
         try:
             return await serve(request)
         except WeirError as error:
-            kind = Refusal if isinstance(error, TooLarge) else JSONResponse
-            return kind({"error": error.message}, http_status(error))
+            return refused(error, {"error": error.message}, http_status(error), errors.headers(error))
 
     return guarded
 
