@@ -1,7 +1,7 @@
 """Asks the upstream for a text's label: once, and once more where it was only away for a moment.
 
 As edge.escalation does for text: the same request one hop further, under the same idempotency key at every try,
-with the request's own deadline less what the edge would need to answer by itself.
+and given up where it is silent for longer than the edge, which can answer by itself, should wait (edge.patience).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import asyncio
 from dataclasses import replace
 
 from edge.classify_run import ClassifyRun
-from edge.escalation import RETRY_AFTER_S, reserved_s, speaks_against
+from edge.escalation import RETRY_AFTER_S, SILENT
+from edge.patience import Patience, patience_with, speaks_against
 from edge.ports import Clock, Local, Outlook
 from wire.classification import Classified, Classifies
-from wire.deadline import Deadline
 from wire.errors import DeadlineExceeded, Unavailable, WeirError
 from wire.messages import Final, Usage
 from wire.service import Call
@@ -27,24 +27,25 @@ class ClassifyEscalator:
 
     async def ask(self, run: ClassifyRun) -> Classified:
         """The upstream's answer. Raises WeirError."""
-        call = self._call(run)
+        times = self._times(run)
         run.upstream_began = self._clock()
         try:
             try:
-                return await self._once(run, call)
+                return await self._once(run, times)
             except Unavailable:
                 # A node above tries its own upstream again by itself.
                 admits = self._outlook.view(1).admits and not self._outlook.is_node()
-                if not admits or call.deadline.remaining_s() <= 2 * RETRY_AFTER_S:
+                if not admits or times.first_word.remaining_s() <= 2 * RETRY_AFTER_S:
                     raise
             await asyncio.sleep(RETRY_AFTER_S)
-            return await self._once(run, call)
+            return await self._once(run, times)
         finally:
             run.upstream_ended = self._clock()
 
-    async def _once(self, run: ClassifyRun, call: Call) -> Classified:
+    async def _once(self, run: ClassifyRun, times: Patience) -> Classified:
         """One call, with its outcome told to the outlook whatever happens."""
-        began, allotted_s = self._clock(), call.deadline.remaining_s()
+        began, allotted_s = self._clock(), times.first_word.remaining_s()
+        call = Call(times.call, run.call.traceparent, run.call.peer)
         self._outlook.started()
         told = False
         request = replace(run.request, model=self._outlook.forward_as(run.request.model), hops=run.request.hops + 1)
@@ -56,27 +57,32 @@ class ClassifyEscalator:
             told = True
             return answer
         except TimeoutError as error:
-            told = True
-            self._failed(DeadlineExceeded("the upstream did not answer within the time set aside for it"), allotted_s)
-            raise DeadlineExceeded("the upstream did not answer within the time set aside for it") from error
+            silent = DeadlineExceeded(SILENT)
+            told = self._failed(silent, times, allotted_s)
+            raise silent from error
         except WeirError as error:
-            told = self._failed(error, allotted_s)
+            told = self._failed(error, times, allotted_s)
             raise
         finally:
             if not told:
                 self._outlook.abandoned()
 
-    def _failed(self, error: WeirError, allotted_s: float) -> bool:
-        against = speaks_against(error, allotted_s)
+    def _failed(self, error: WeirError, times: Patience, allotted_s: float) -> bool:
+        against = speaks_against(error, times, allotted_s, None)
         if against:
             self._outlook.failed()
         return against
 
-    def _call(self, run: ClassifyRun) -> Call:
-        left = run.call.deadline.remaining_s()
-        alone = run.edge_error is not None or run.asked.tier == "cloud_only"
-        reserved = reserved_s(self._local, left, in_hand=run.answer is not None, alone=alone, tokens=1)
-        return Call(Deadline(run.call.deadline.at - reserved), run.call.traceparent, run.call.peer)
+    def _times(self, run: ClassifyRun) -> Patience:
+        return patience_with(
+            self._outlook,
+            self._local,
+            run.asked,
+            run.call.deadline,
+            run.asked.prompt_bytes,
+            in_hand=run.answer is not None,
+            edge_failed=run.edge_error is not None,
+        )
 
 
 def _final(answer: Classified) -> Final:

@@ -2,8 +2,9 @@
 
 An escalation is the same request one hop further, under the same idempotency key at every try, so
 that an upstream which has answered it already need not compute it twice. It gets the request's own
-deadline less what the edge would need to answer by itself, so that an upstream which breaks or
-stalls still leaves a degraded answer in time. Nothing is tried again once a word has come. A node above
+deadline less what the edge would need to answer by itself, and is given up sooner where it stays silent
+(edge.patience), so that an upstream which breaks or stalls still leaves a degraded answer in good
+time. Nothing is tried again once a word has come. A node above
 tries its own upstream again by itself, so that one is not asked twice: retries add up along a chain of
 nodes and never multiply, and a request that passed too many nodes is not sent round again.
 """
@@ -12,36 +13,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
+from edge.patience import Patience, patience_with, speaks_against
 from edge.ports import Clock, Local, Outlook
 from edge.run import Run
-from router.latency import edge_forecast
 from wire.deadline import Deadline
-from wire.errors import (
-    Cancelled,
-    Conflict,
-    DeadlineExceeded,
-    InvalidRequest,
-    NotFound,
-    NotSupported,
-    PreconditionFailed,
-    TooLarge,
-    TooManyHops,
-    Unavailable,
-    WeirError,
-)
+from wire.errors import DeadlineExceeded, PreconditionFailed, TooManyHops, Unavailable, WeirError
 from wire.messages import Committed, Delta, Draft, Final, GenerateEvent, GenerateRequest
 from wire.service import Call, InferenceService
 
 RETRY_AFTER_S = 0.1
-_ANSWER_IN_HAND_S = 0.2  # to hand over an answer the edge has already
-_MOST_RESERVED = 0.5  # of the time left, for an edge that still has to write its answer
-_FAIR_DEADLINE_S = 1.0
-_NOT_ITS_FAULT = (InvalidRequest, NotSupported, NotFound, PreconditionFailed, TooLarge, Conflict, Cancelled)
+SILENT = "the upstream did not answer within the time set aside for it"
 _DRAFT_TOKEN_BYTES = 7  # about three of its id and four of its log-prob
-_UNKNOWN_RESERVED = 0.3  # likewise, while nobody knows how long it takes
+_STREAM_END_S = 0.5  # after the answer's end, for that of the call
 
 
 class Escalator:
@@ -52,14 +38,15 @@ class Escalator:
 
     async def events(self, run: Run) -> AsyncGenerator[Delta | Final, None]:
         """Deltas and one Final. Raises WeirError; before the first event nothing may be shown."""
-        call = Call(self._deadline(run), run.call.traceparent, run.call.peer)
         request = self._forwarded(run)
+        times = self._times(run)
+        call = Call(times.call, run.call.traceparent, run.call.peer)
         run.upstream_began = self._clock()
         retried = False
         while True:
             heard = False
             try:
-                async with aclosing(self._once(run, request, call)) as events:
+                async with aclosing(self._once(run, request, call, times)) as events:
                     async for event in events:
                         heard = True
                         yield event
@@ -70,26 +57,29 @@ class Escalator:
                 request = replace(request, draft=None)
                 run.draft_offered, run.draft_status = 0, "unsupported"
             except Unavailable:
-                if heard or retried or not self._worth_another(call):
+                if heard or retried or not self._worth_another(times):
                     raise
                 retried = True
                 await asyncio.sleep(RETRY_AFTER_S)
             finally:
                 run.upstream_ended_at = self._clock()
 
-    def _worth_another(self, call: Call) -> bool:
+    def _worth_another(self, times: Patience) -> bool:
         if self._outlook.is_node():
             return False
-        return self._outlook.view(1).admits and call.deadline.remaining_s() > 2 * RETRY_AFTER_S
+        return self._outlook.view(1).admits and times.first_word.remaining_s() > 2 * RETRY_AFTER_S
 
-    async def _once(self, run: Run, request: GenerateRequest, call: Call) -> AsyncGenerator[Delta | Final, None]:
+    async def _once(
+        self, run: Run, request: GenerateRequest, call: Call, times: Patience
+    ) -> AsyncGenerator[Delta | Final, None]:
         """One call, with its outcome told to the outlook whatever happens."""
         began = self._clock()
-        allotted_s = call.deadline.remaining_s()
+        allotted_s = times.first_word.remaining_s()
+        run.upstream_heard_at = None
         self._outlook.started()
         told = False
         try:
-            async with aclosing(self._heard(run, request, call)) as events:
+            async with aclosing(self._heard(run, request, call, times)) as events:
                 async for event in events:
                     if isinstance(event, Final):
                         told = True
@@ -98,7 +88,8 @@ class Escalator:
                         self._outlook.succeeded(event, first_at - began, total_s, _sent_bytes(run))
                     yield event
         except WeirError as error:
-            if speaks_against(error, allotted_s):
+            silent_s = None if run.upstream_heard_at is None else self._clock() - run.upstream_heard_at
+            if speaks_against(error, times, allotted_s, silent_s):
                 told = True
                 self._outlook.failed()
             raise
@@ -106,21 +97,28 @@ class Escalator:
             if not told:
                 self._outlook.abandoned()
 
-    async def _heard(self, run: Run, request: GenerateRequest, call: Call) -> AsyncGenerator[Delta | Final, None]:
-        final: Final | None = None
+    async def _heard(
+        self, run: Run, request: GenerateRequest, call: Call, times: Patience
+    ) -> AsyncGenerator[Delta | Final, None]:
+        final, patience = None, times.first_word
         async with aclosing(self._upstream.generate(request, call)) as events:
-            # Read to the very end, so that the call ends as a success and not as one we left.
-            while (event := await _next(events, call.deadline)) is not None:
+            while final is None and (event := await _next(events, patience)) is not None:
+                run.upstream_heard_at = self._clock()
                 if isinstance(event, Committed):
                     run.upstream_tier, run.upstream_release = event.tier, event.release
                     run.upstream_reason = event.reason
+                    patience = _after(run, times, shown=False)
                     continue
                 if run.upstream_first_at is None:
-                    run.upstream_first_at = self._clock()
+                    run.upstream_first_at = run.upstream_heard_at
                 if isinstance(event, Final):
                     final, run.upstream_tier = event, event.tier
                 else:
                     yield event
+                    run.upstream_heard_at = self._clock()  # a slow reader is no silence of the upstream's
+                    patience = _after(run, times, shown=run.asked.commit_prefix is not None)
+            if final is not None:
+                await _to_the_end(events, times.call)
         if final is None:
             raise Unavailable("the upstream's answer broke off without an end")
         yield final
@@ -151,45 +149,29 @@ class Escalator:
             logprobs=tuple(attempt.logprobs) if len(attempt.logprobs) == len(attempt.token_ids) else (),
         )
 
-    def _deadline(self, run: Run) -> Deadline:
-        """The request's deadline less what a fallback needs."""
-        left = run.call.deadline.remaining_s()
-        alone = run.edge_error is not None or run.asked.tier == "cloud_only"
-        in_hand = run.answer is not None
-        return Deadline(
-            run.call.deadline.at
-            - reserved_s(self._local, left, in_hand=in_hand, alone=alone, tokens=run.asked.max_tokens)
+    def _times(self, run: Run) -> Patience:
+        return patience_with(
+            self._outlook,
+            self._local,
+            run.asked,
+            run.call.deadline,
+            _sent_bytes(run),
+            in_hand=run.answer is not None,
+            edge_failed=run.edge_error is not None,
+            streams=run.asked.commit_prefix is not None,
         )
 
 
-def reserved_s(local: Local, left_s: float, *, in_hand: bool, alone: bool, tokens: int) -> float:
-    """Of the time left, what the edge needs to give its answer should the upstream fail.
-
-    `in_hand`: it has the answer already. `alone`: the edge will not answer in any case.
-    """
-    left = max(left_s, 0.0)
-    if in_hand:
-        return min(_ANSWER_IN_HAND_S, left * _MOST_RESERVED)
-    if alone or not local.view().available:
-        return 0.0
-    forecast = edge_forecast(local.view(), tokens)
-    return min(forecast.seconds, left * _MOST_RESERVED) if forecast.complete else left * _UNKNOWN_RESERVED
+def _after(run: Run, times: Patience, *, shown: bool) -> Deadline:
+    """How long the upstream may be silent after an event. One that may be writing a tool's call says nothing of it."""
+    if shown:
+        return times.call
+    return times.fallback if run.request.tools else times.next_word()
 
 
 def _sent_bytes(run: Run) -> int:
     """About what went up before the upstream could begin: the prompt, and the draft where there was one."""
     return run.asked.prompt_bytes + _DRAFT_TOKEN_BYTES * run.draft_offered
-
-
-def speaks_against(error: WeirError, allotted_s: float) -> bool:
-    """Whether a failure is the upstream's. A caller's fault is not, nor is a deadline hardly anyone could meet.
-
-    Nor what is not served or not there: one caller may ask for it and others not. Where it is the operator's fault (a
-    model or a path that the upstream does not have), resting would not mend it, and the log says so each time.
-    """
-    if isinstance(error, DeadlineExceeded):
-        return allotted_s >= _FAIR_DEADLINE_S
-    return not isinstance(error, _NOT_ITS_FAULT)
 
 
 async def _next(events: AsyncGenerator[GenerateEvent, None], deadline: Deadline) -> GenerateEvent | None:
@@ -200,4 +182,12 @@ async def _next(events: AsyncGenerator[GenerateEvent, None], deadline: Deadline)
     except StopAsyncIteration:
         return None
     except TimeoutError as error:
-        raise DeadlineExceeded("the upstream did not answer within the time set aside for it") from error
+        raise DeadlineExceeded(SILENT) from error
+
+
+async def _to_the_end(events: AsyncGenerator[GenerateEvent, None], deadline: Deadline) -> None:
+    """So that the call ends as a success and not as one we left. What comes after an end is none of the answer."""
+    soon = deadline.capped(_STREAM_END_S)
+    with suppress(DeadlineExceeded):
+        while await _next(events, soon) is not None:
+            continue

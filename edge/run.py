@@ -65,6 +65,7 @@ class Run:
     upstream_error: WeirError | None = None
     upstream_began: float | None = None
     upstream_first_at: float | None = None
+    upstream_heard_at: float | None = None  # of the try that runs, the last event
     upstream_ended_at: float | None = None
     upstream_tier: Tier = Tier.CLOUD
     upstream_release: str = ""

@@ -29,7 +29,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Raw:
-    """An answer: `parts` are sent one by one, `pause_s` apart; `hang` keeps the connection open after them."""
+    """An answer: `parts` are sent one by one, `pause_s` apart; `hang` keeps the connection open after them.
+
+    `silent` sends nothing at all, not even a head.
+    """
 
     status: int = 200
     parts: tuple[bytes, ...] = ()
@@ -37,6 +40,7 @@ class Raw:
     content_type: str = "text/event-stream"
     pause_s: float = 0.0
     hang: bool = False
+    silent: bool = False
 
 
 def event(document: Mapping[str, Any]) -> bytes:
@@ -162,6 +166,8 @@ async def _gone(reader: asyncio.StreamReader) -> None:
 
 async def _send(raw: Raw, writer: asyncio.StreamWriter) -> None:
     """Chunked; one that does not hang and has no end of chunks of its own ends as HTTP wants it."""
+    while raw.silent:
+        await asyncio.sleep(0.05)
     head = {"content-type": raw.content_type, "transfer-encoding": "chunked", **raw.headers}
     lines = [f"HTTP/1.1 {raw.status} X", *(f"{name}: {value}" for name, value in head.items()), "", ""]
     writer.write("\r\n".join(lines).encode())
