@@ -12,8 +12,9 @@ from edge.events import Activated, ActivationFailed, Sink
 from edge.ports import Clock
 from edge.remembered import InForce
 from wire.deadline import Deadline
+from wire.description import ModelInfo
+from wire.engine import Activation
 from wire.errors import WeirError
-from wire.messages import Activation, ModelInfo
 from wire.service import Call, EngineControl
 
 _ACTIVATE_S = 120.0

@@ -13,8 +13,9 @@ from edge.provenance import from_node, nested, prefixed, wire_reason
 from router.decision import Decision
 from router.decision import Request as Asked
 from wire.classification import Classified, ClassifyRequest
+from wire.description import ModelInfo
 from wire.errors import WeirError
-from wire.messages import ModelInfo, Tier
+from wire.messages import Tier
 from wire.service import Call
 
 

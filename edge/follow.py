@@ -23,8 +23,8 @@ from edge.upstream import UpstreamState
 from release.errors import ReleaseError
 from release.listing import list_releases
 from wire.deadline import Deadline
+from wire.description import Description
 from wire.errors import WeirError
-from wire.messages import Description
 from wire.service import Call, InferenceService
 
 _PROBE_S = 8.0

@@ -14,7 +14,7 @@ from edge.ports import Clock
 from router.decision import LinkView
 from router.events import LinkChanged, link_condition
 from router.network import NetworkEstimate, NetworkSettings
-from wire.messages import Description
+from wire.description import Description
 from wire.service import Exchange
 
 _MINUTE_S = 60.0

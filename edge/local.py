@@ -15,8 +15,9 @@ from router.decision import EdgeView
 from router.latency import LatencyEstimate
 from wire.classification import Classified
 from wire.deadline import Deadline
+from wire.description import ModelInfo
 from wire.errors import WeirError
-from wire.messages import Final, ModelInfo
+from wire.messages import Final
 from wire.service import Call, InferenceService
 
 _AWAY_S = 0.2

@@ -17,8 +17,9 @@ from edge.releases import CLASSIFY, GENERATE
 from edge.upstream import UpstreamState
 from runtime.version import weir_version
 from wire.classification import Classified, ClassifyRequest
+from wire.description import Description, Limits, ModelInfo
 from wire.errors import InvalidRequest, NotFound, Unavailable
-from wire.messages import Description, GenerateEvent, GenerateRequest, Limits, ModelInfo, Tier
+from wire.messages import GenerateEvent, GenerateRequest, Tier
 from wire.scoring import Scored, ScoreRequest, Scores
 from wire.service import Call
 from wire.validate import check_score

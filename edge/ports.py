@@ -11,7 +11,8 @@ from typing import Protocol
 
 from router.calibration import InForce
 from router.decision import EdgeView, LinkView, UpstreamView
-from wire.messages import Final, ModelInfo
+from wire.description import ModelInfo
+from wire.messages import Final
 from wire.service import EngineControl, InferenceService
 
 Clock = Callable[[], float]  # monotonic seconds

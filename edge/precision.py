@@ -32,7 +32,7 @@ from router.precision import (
     Surroundings,
     plan_precision,
 )
-from wire.messages import ModelInfo
+from wire.description import ModelInfo
 
 # 8-bit against 4-bit on CPUs: decoding moves more bytes, prefill works on wider integers.
 _DECODE_RATIO = 1.34

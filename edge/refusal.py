@@ -6,6 +6,7 @@ from typing import Protocol
 
 from router.decision import Decision, Reason
 from router.decision import Request as Asked
+from wire.description import ModelInfo
 from wire.errors import (
     CannotConstrain,
     Conflict,
@@ -16,7 +17,6 @@ from wire.errors import (
     Unavailable,
     WeirError,
 )
-from wire.messages import ModelInfo
 from wire.service import Call
 
 _WAYS: dict[Reason, str] = {

@@ -19,8 +19,9 @@ from router.latency import LatencyEstimate
 from wire.capabilities import CLASSIFY
 from wire.classification import Classifies, ClassifyRequest
 from wire.deadline import Deadline
+from wire.description import ModelInfo
 from wire.errors import WeirError
-from wire.messages import Constraints, Delta, Final, GenerateRequest, Message, ModelInfo, Sampling, TierConstraint
+from wire.messages import Constraints, Delta, Final, GenerateRequest, Message, Sampling, TierConstraint
 from wire.service import Call, InferenceService
 
 REHEARSAL = "rehearsal"

@@ -12,8 +12,9 @@ from operator import attrgetter
 from router.confidence import Signals
 from router.decision import Decision
 from router.decision import Request as Asked
+from wire.description import ModelInfo
 from wire.errors import WeirError
-from wire.messages import Delta, Final, GenerateRequest, ModelInfo, Reason, Tier
+from wire.messages import Delta, Final, GenerateRequest, Reason, Tier
 from wire.messages import Signals as WireSignals
 from wire.service import Call
 

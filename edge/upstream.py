@@ -21,7 +21,8 @@ from router.decision import LinkView, UpstreamView
 from router.events import BreakerChanged
 from router.latency import LatencyEstimate
 from router.network import NetworkEstimate, NetworkSettings
-from wire.messages import Description, Final, ModelInfo, Tier
+from wire.description import Description, ModelInfo
+from wire.messages import Final, Tier
 from wire.service import Exchange
 
 _GENERATE = "generate"

@@ -14,6 +14,7 @@ from weir.blocking import Client, Stream
 from weir.client import Answer, AnswerStream, AsyncClient, ClassifyOptions, Options
 from wire.channel import ClientTls
 from wire.classification import Classified, LabelScore
+from wire.description import Description
 from wire.errors import (
     Cancelled,
     CannotConstrain,
@@ -31,7 +32,7 @@ from wire.errors import (
     Unavailable,
     WeirError,
 )
-from wire.messages import Description, Message, Reason, ResponseFormat, Tier, Usage
+from wire.messages import Message, Reason, ResponseFormat, Tier, Usage
 
 __all__ = [
     "Answer",

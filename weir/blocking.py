@@ -20,7 +20,8 @@ from typing import Any, Self, TypeVar, Unpack
 from weir.client import Answer, AnswerStream, AsyncClient, ClassifyOptions, Options, Prompt
 from wire.channel import ClientTls
 from wire.classification import Classified
-from wire.messages import Committed, Description
+from wire.description import Description
+from wire.messages import Committed
 
 _T = TypeVar("_T")
 

@@ -23,6 +23,7 @@ from typing import Literal, Self, TypedDict, Unpack
 from wire.channel import ClientTls, Metadata
 from wire.classification import Classified, ClassifyRequest
 from wire.deadline import Deadline
+from wire.description import Description
 from wire.errors import InvalidRequest, WeirError
 from wire.grpc_client import InferenceClient
 from wire.messages import (
@@ -30,7 +31,6 @@ from wire.messages import (
     Constraints,
     Context,
     Delta,
-    Description,
     Final,
     GenerateRequest,
     Message,

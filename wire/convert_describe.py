@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from protos.weir.v1 import inference_pb2 as pb
-from wire import messages as m
+from wire import description as m
 from wire.convert import parse, tier_in, tier_out
 
 _MODEL_SCALARS = (

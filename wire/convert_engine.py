@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protos.weir.v1 import engine_pb2 as pb
-from wire import messages as m
+from wire import engine as m
 from wire.convert import parse
 
 _STATUS = tuple(name for name in m.EngineStatus.__dataclass_fields__ if name != "ranks")

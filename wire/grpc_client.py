@@ -19,8 +19,10 @@ from wire import convert, convert_answer, convert_describe, convert_engine, conv
 from wire.channel import ClientTls, Identity, Metadata, open_channel
 from wire.classification import Classified, ClassifyRequest
 from wire.deadline import PASSED
+from wire.description import Description
+from wire.engine import Activation, EngineStatus
 from wire.errors import ERROR_METADATA_KEY, DeadlineExceeded, WeirError, from_grpc
-from wire.messages import Activation, Description, EngineStatus, GenerateEvent, GenerateRequest
+from wire.messages import GenerateEvent, GenerateRequest
 from wire.scoring import Scored, ScoreRequest
 from wire.service import Call, Exchange, ExchangeObserver
 

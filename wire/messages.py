@@ -1,8 +1,8 @@
 """What travels between tiers, as frozen dataclasses.
 
-The fields are those of protos/weir/v1/inference.proto; `wire.convert` and `wire.convert_describe` map
-one to the other. An absent optional is None, never a magic number. Enumerations carry the words that
-users see.
+The fields are those of protos/weir/v1/inference.proto; `wire.convert` and `wire.convert_answer` map one to the other.
+What a tier says of itself is in wire.description, what an engine says in wire.engine. An absent optional is None,
+never a magic number. Enumerations carry the words that users see.
 """
 
 from __future__ import annotations
@@ -276,95 +276,3 @@ class Final:
 
 
 GenerateEvent = Committed | Delta | Final
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """One model as a tier serves it now."""
-
-    name: str
-    release: str = ""
-    tasks: tuple[str, ...] = ("generate",)
-    capabilities: tuple[str, ...] = ()
-    tokenizer_digest: str = ""
-    precision: int = 0
-    weight_format: str = ""
-    weight_digest: str = ""
-    context_length: int = 0
-    max_output_tokens: int = 0
-    precisions_available: tuple[int, ...] = ()
-    calibration_id: str = ""
-    labels: tuple[str, ...] = ()
-    multi_label: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds a tier holds its callers to."""
-
-    max_prompt_bytes: int = 0
-    max_concurrent: int = 0
-    max_queue: int = 0
-    max_hops: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What a tier serves. `active_releases` maps a model to the release its edges should serve."""
-
-    node: str
-    tier: Tier
-    version: str = ""
-    models: tuple[ModelInfo, ...] = ()
-    limits: Limits = Limits()
-    active_releases: Mapping[str, str] = field(default_factory=dict)
-    ready: bool = True
-    not_ready_reason: str = ""
-    padding: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Activation:
-    """The session now in force in an engine.
-
-    `pause_ms` is how long new requests waited for it, 0 where the old session served meanwhile; `note` says why.
-    """
-
-    release: str
-    precision: int
-    weight_digest: str
-    load_ms: float
-    pause_ms: float = 0.0
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RankStatus:
-    """One rank of a tensor-parallel group and how much of the model it holds."""
-
-    rank: int
-    pid: int
-    parameter_bytes: int
-    parameter_bytes_total: int
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    """What an engine is doing; `state` is starting, ready, draining or down."""
-
-    state: str
-    detail: str = ""
-    active: int = 0
-    queued: int = 0
-    slots: int = 0
-    decode_steps: int = 0
-    restarts: int = 0
-    release: str = ""
-    precision: int = 0
-    weight_digest: str = ""
-    ranks: tuple[RankStatus, ...] = ()
-    pid: int = 0
-    kv_tokens: int = 0
-    kv_tokens_used: int = 0
-    prefix_tokens: int = 0
-    prefix_hit_tokens: int = 0

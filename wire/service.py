@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wire.deadline import Deadline
-from wire.messages import Activation, Description, EngineStatus, GenerateEvent, GenerateRequest
+from wire.description import Description
+from wire.engine import Activation, EngineStatus
+from wire.messages import GenerateEvent, GenerateRequest
 
 # In a Final's timings, beside the stages: ms the request waited while the engine's weights were changed.
 CHANGING = "changing"

@@ -24,8 +24,9 @@ from bench.edge.plan import Plan
 from bench.switching.node import Node
 from runtime.tokenizer import Tokenizer
 from wire.deadline import Deadline
+from wire.engine import EngineStatus
 from wire.errors import WeirError
-from wire.messages import Delta, EngineStatus, Final, GenerateRequest
+from wire.messages import Delta, Final, GenerateRequest
 from wire.service import Call
 
 _REQUESTS = 24

@@ -30,8 +30,9 @@ from release.listing import read_manifest
 from runtime.ort.footprint import load_bytes
 from runtime.tokenizer import Tokenizer
 from wire.deadline import Deadline
+from wire.engine import Activation
 from wire.errors import Overloaded, PreconditionFailed
-from wire.messages import Activation, GenerateRequest, Sampling
+from wire.messages import GenerateRequest, Sampling
 from wire.service import Call
 
 BESIDE, SHORT_QUEUE = "beside", "short_queue"

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from wire.deadline import Deadline
+from wire.description import ModelInfo
 from wire.errors import WeirError
-from wire.messages import ModelInfo
 from wire.service import Call, EngineControl, InferenceService
 
 

@@ -20,16 +20,9 @@ from cloud.gateway.idempotency import IdempotencyTable
 from cloud.gateway.models import resolve_model
 from cloud.gateway.pool import EngineLink, EnginePool
 from runtime.version import weir_version
+from wire.description import Description, Limits
 from wire.errors import Overloaded, PreconditionFailed, TooManyHops, Unavailable, WeirError
-from wire.messages import (
-    Description,
-    Final,
-    GenerateEvent,
-    GenerateRequest,
-    Limits,
-    Tier,
-    TierConstraint,
-)
+from wire.messages import Final, GenerateEvent, GenerateRequest, Tier, TierConstraint
 from wire.service import Call
 from wire.validate import RequestLimits, check_request
 

@@ -12,19 +12,10 @@ from typing import Protocol
 from cloud.admission import Admission
 from cloud.config import EngineHostConfig
 from runtime.version import weir_version
+from wire.description import Description, Limits, ModelInfo
+from wire.engine import Activation, EngineStatus, RankStatus
 from wire.errors import NotFound, NotSupported, Unavailable, WeirError
-from wire.messages import (
-    Activation,
-    Description,
-    EngineStatus,
-    Final,
-    GenerateEvent,
-    GenerateRequest,
-    Limits,
-    ModelInfo,
-    RankStatus,
-    Tier,
-)
+from wire.messages import Final, GenerateEvent, GenerateRequest, Tier
 from wire.service import Call, EngineControl, InferenceService
 from wire.validate import RequestLimits, check_request
 

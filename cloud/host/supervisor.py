@@ -25,9 +25,10 @@ from cloud.rank.beat import Beat, beat_path, read_beat
 from cloud.rank.spec import RankSpec, rank_environment
 from runtime.child import ChildSpec, Group
 from wire.deadline import Deadline
+from wire.description import ModelInfo
+from wire.engine import RankStatus
 from wire.errors import WeirError
 from wire.grpc_client import EngineControlClient, InferenceClient
-from wire.messages import ModelInfo, RankStatus
 from wire.service import Call
 
 _log = logging.getLogger("weir.host")

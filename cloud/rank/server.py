@@ -10,20 +10,11 @@ from cloud.rank.transformers_engine import TransformersEngine
 from cloud.rank.weights import Held
 from runtime.version import weir_version
 from wire.channel import bind, open_server
+from wire.description import Description, Limits
+from wire.engine import Activation, EngineStatus, RankStatus
 from wire.errors import NotFound, NotSupported
 from wire.grpc_server import HealthReporter, add_engine_control, add_inference
-from wire.messages import (
-    Activation,
-    Committed,
-    Description,
-    EngineStatus,
-    GenerateEvent,
-    GenerateRequest,
-    Limits,
-    RankStatus,
-    Reason,
-    Tier,
-)
+from wire.messages import Committed, GenerateEvent, GenerateRequest, Reason, Tier
 from wire.service import Call
 from wire.validate import RequestLimits, check_request
 

@@ -23,8 +23,9 @@ from cloud.rank.spec import RankSpec
 from runtime.text import TextStream
 from wire.capabilities import demand_capable
 from wire.deadline import Deadline
+from wire.description import ModelInfo
 from wire.errors import ContextTooLong, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
-from wire.messages import Delta, Final, GenerateRequest, ModelInfo, Reason, Tier, Usage
+from wire.messages import Delta, Final, GenerateRequest, Reason, Tier, Usage
 
 
 class Batching(Protocol):

@@ -19,8 +19,8 @@ from runtime.ort.load_classifier import load_classifier
 from runtime.tokenizer import Tokenizer, TooManyTokens
 from wire.capabilities import CLASSIFY as CAN_CLASSIFY
 from wire.classification import ClassifyRequest
+from wire.description import ModelInfo
 from wire.errors import ContextTooLong, InvalidRequest
-from wire.messages import ModelInfo
 
 
 @dataclass(frozen=True, slots=True, eq=False)

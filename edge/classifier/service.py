@@ -28,8 +28,9 @@ from edge.engine.weights import Weights
 from runtime.ort.classify import Encoded
 from wire.capabilities import demand_classifies
 from wire.classification import Classified, ClassifyRequest
+from wire.description import Description
 from wire.errors import NotSupported
-from wire.messages import Description, GenerateEvent, GenerateRequest, Reason, Tier
+from wire.messages import GenerateEvent, GenerateRequest, Reason, Tier
 from wire.service import CHANGING, Call
 from wire.validate import check_classify
 

@@ -19,8 +19,10 @@ from typing import Generic
 from edge.engine.making import M, R
 from edge.engine.weights import Weights
 from runtime.version import weir_version
+from wire.description import Description, Limits
+from wire.engine import Activation, EngineStatus
 from wire.errors import InvalidRequest, NotFound, Overloaded, Unavailable
-from wire.messages import Activation, Description, EngineStatus, Limits, Tier
+from wire.messages import Tier
 from wire.service import Call
 from wire.validate import RequestLimits
 

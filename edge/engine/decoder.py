@@ -19,7 +19,7 @@ from edge.engine.making import Making
 from edge.engine.model import Model, Opener
 from edge.engine.room import Memory, kv_tokens
 from runtime.ort.steps import BLOCK_TOKENS
-from wire.messages import EngineStatus
+from wire.engine import EngineStatus
 
 
 def decoder(config: EngineConfig, opener: Opener, look: Callable[[], Memory]) -> Making[Model, Batcher]:

@@ -13,7 +13,8 @@ from typing import Generic, Protocol, TypeVar
 
 from edge.engine.candidate import Candidate
 from runtime.tokenizer import Tokenizer
-from wire.messages import EngineStatus, ModelInfo
+from wire.description import ModelInfo
+from wire.engine import EngineStatus
 
 
 class Loaded(Protocol):

@@ -21,8 +21,9 @@ from runtime.ort.load import load_model
 from runtime.ort.session import GraphError
 from runtime.ort.steady import kv_bytes_per_token
 from runtime.tokenizer import TemplateError, Tokenizer, TooManyTokens
+from wire.description import ModelInfo
 from wire.errors import ContextTooLong, InvalidRequest
-from wire.messages import GenerateRequest, ModelInfo
+from wire.messages import GenerateRequest
 
 _CAPABILITIES = (
     "stream", "sample", "min_p", "penalties", "logprobs", "top_logprobs", "signals", "choice", "score",

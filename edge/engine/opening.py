@@ -15,8 +15,8 @@ from release.folder import Release, open_release, precisions_here
 from release.manifest import PLANE_LO, graph_name
 from runtime.ort.session import GraphError
 from runtime.tokenizer import TokenizerError
+from wire.description import ModelInfo
 from wire.errors import NotFound, Overloaded, PreconditionFailed
-from wire.messages import ModelInfo
 
 
 @contextmanager

@@ -29,18 +29,8 @@ from edge.engine.tools import CallReader, Grammars
 from edge.engine.weights import Weights
 from edge.engine.words import choices_of, delta, sampling_params, scored, wire_signals
 from wire.capabilities import demand_capable
-from wire.messages import (
-    Committed,
-    Context,
-    Delta,
-    Description,
-    Final,
-    GenerateEvent,
-    GenerateRequest,
-    Reason,
-    Tier,
-    Usage,
-)
+from wire.description import Description
+from wire.messages import Committed, Context, Delta, Final, GenerateEvent, GenerateRequest, Reason, Tier, Usage
 from wire.scoring import Scored as ScoredAnswer
 from wire.scoring import ScoreRequest
 from wire.service import CHANGING, Call

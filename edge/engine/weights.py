@@ -35,8 +35,9 @@ from edge.engine.making import Loaded, M, Making, Needs, R
 from edge.engine.room import Memory, Room, Verdict, room_for
 from runtime import memory
 from wire.deadline import Deadline
+from wire.description import ModelInfo
+from wire.engine import Activation, EngineStatus
 from wire.errors import Overloaded, PreconditionFailed, Unavailable, WeirError
-from wire.messages import Activation, EngineStatus, ModelInfo
 
 # How long running answers may keep the gate closed before a change in their place is given up.
 _DRAIN_S = 30.0

@@ -24,6 +24,7 @@ from edge.openai_upstream.settings import OpenAiSettings
 from edge.openai_upstream.transport import Asked, Connection, Meter, blocks, read_all
 from edge.openai_upstream.words import words
 from wire.classification import Classified, ClassifyRequest
+from wire.description import Description
 from wire.errors import (
     InvalidRequest,
     NotSupported,
@@ -33,7 +34,7 @@ from wire.errors import (
     WeirError,
     grpc_code,
 )
-from wire.messages import Committed, Delta, Description, Final, GenerateEvent, GenerateRequest, Reason, Tier
+from wire.messages import Committed, Delta, Final, GenerateEvent, GenerateRequest, Reason, Tier
 from wire.service import Call, ExchangeObserver
 
 _MOST_MODELS_BYTES = 2 << 20

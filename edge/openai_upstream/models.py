@@ -11,7 +11,8 @@ from typing import Any
 from edge.openai_upstream.settings import OpenAiSettings
 from edge.openai_upstream.words import words
 from runtime import foreign_json
-from wire.messages import Description, ModelInfo, Tier
+from wire.description import Description, ModelInfo
+from wire.messages import Tier
 
 _MOST_MODELS = 1024
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from edge.openinference import inputs
 from edge.openinference.parameters import Asked, classification
 from wire.classification import Classified, ClassifyRequest
+from wire.description import ModelInfo
 from wire.errors import InvalidRequest, WeirError
-from wire.messages import ModelInfo
 from wire.openinference.messages import InferRequest, TensorMetadata
 from wire.openinference.tensors import Element, Tensor
 

@@ -21,8 +21,9 @@ from edge.openinference.inputs import wanted
 from edge.openinference.parameters import Asked
 from runtime.version import weir_version
 from wire.classification import Classifies
+from wire.description import ModelInfo
 from wire.errors import InvalidRequest, NotFound, NotSupported, WeirError
-from wire.messages import Delta, Final, GenerateRequest, ModelInfo
+from wire.messages import Delta, Final, GenerateRequest
 from wire.openinference.messages import (
     InferRequest,
     InferResponse,

@@ -32,8 +32,8 @@ from edge.updater.threads import in_thread
 from release.listing import Found
 from release.manifest import Manifest
 from release.store import Store
+from wire.description import ModelInfo
 from wire.errors import NotFound, Overloaded, PreconditionFailed, WeirError
-from wire.messages import ModelInfo
 
 _AGAIN_S, _MOST_AGAIN_S = 10.0, 600.0
 _CHECK_AGAIN_S = 600.0

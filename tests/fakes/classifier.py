@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from wire.classification import Classified, ClassifyRequest, LabelScore
+from wire.description import ModelInfo
 from wire.errors import WeirError
-from wire.messages import ModelInfo, Reason, Tier
+from wire.messages import Reason, Tier
 from wire.service import Call
 
 LABELS = ("short", "medium", "long")

@@ -7,8 +7,9 @@ import math
 from dataclasses import dataclass, field
 
 from wire.classification import Classified, ClassifyRequest, LabelScore
+from wire.description import Description, ModelInfo
 from wire.errors import WeirError
-from wire.messages import Description, ModelInfo, Reason, Tier
+from wire.messages import Reason, Tier
 from wire.service import Call
 
 LABELS = ("parcel", "refund", "room")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wire.engine import Activation, EngineStatus
 from wire.errors import NotSupported, WeirError
-from wire.messages import Activation, EngineStatus
 from wire.service import Call
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from release.listing import read_manifest
 from tests.fakes.inference import FakeInference
+from wire.engine import Activation, EngineStatus
 from wire.errors import WeirError
-from wire.messages import Activation, EngineStatus
 from wire.service import Call
 
 

@@ -6,20 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
+from wire.description import Description, ModelInfo
 from wire.errors import WeirError
-from wire.messages import (
-    Committed,
-    Delta,
-    Description,
-    Final,
-    GenerateEvent,
-    GenerateRequest,
-    ModelInfo,
-    Reason,
-    Signals,
-    Tier,
-    Usage,
-)
+from wire.messages import Committed, Delta, Final, GenerateEvent, GenerateRequest, Reason, Signals, Tier, Usage
 from wire.service import Call
 
 

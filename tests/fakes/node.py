@@ -20,6 +20,7 @@ from router.confidence import FEATURES, Calibrator
 from router.decision import Policy
 from tests.fakes.inference import FakeInference
 from wire.deadline import Deadline
+from wire.description import ModelInfo
 from wire.errors import WeirError
 from wire.messages import (
     Committed,
@@ -29,7 +30,6 @@ from wire.messages import (
     GenerateEvent,
     GenerateRequest,
     Message,
-    ModelInfo,
     Reason,
     Signals,
     Tier,

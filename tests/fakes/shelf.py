@@ -11,8 +11,8 @@ from edge.engine.job import Served
 from edge.engine.model import Model
 from runtime.tokenizer import Tokenizer
 from tests.fakes.steps import FakeSteps
+from wire.description import ModelInfo
 from wire.errors import WeirError
-from wire.messages import ModelInfo
 
 
 class Shelf:

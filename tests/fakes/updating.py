@@ -32,7 +32,8 @@ from tests.fakes.disk import QuickDisk
 from tests.fakes.engine_control import FakeControl
 from tests.fakes.inference import FakeInference
 from tests.fakes.node import Events
-from wire.messages import ModelInfo, Tier
+from wire.description import ModelInfo
+from wire.messages import Tier
 
 QUICK = Patience(failures=4, first_rest_s=0.01, most_rest_s=0.3)
 POLITE = Manners(connect_s=2.0, silence_s=0.8, lowest_bytes_per_s=2_000, lowest_after_s=0.5)

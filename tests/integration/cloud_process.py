@@ -16,9 +16,10 @@ from pathlib import Path
 from runtime.child import PARENT_VARIABLE
 from tests.models import tiny_llama_folder
 from wire.deadline import Deadline
+from wire.engine import EngineStatus
 from wire.errors import WeirError
 from wire.grpc_client import EngineControlClient, InferenceClient
-from wire.messages import Committed, Delta, EngineStatus, Final, GenerateEvent, GenerateRequest, Message, Sampling
+from wire.messages import Committed, Delta, Final, GenerateEvent, GenerateRequest, Message, Sampling
 from wire.service import Call
 
 START_S = 90.0

@@ -17,9 +17,10 @@ from pathlib import Path
 from edge.engine.config import EngineConfig
 from runtime.child import PARENT_VARIABLE
 from wire.deadline import Deadline
+from wire.engine import EngineStatus
 from wire.errors import Unavailable
 from wire.grpc_client import EngineControlClient, InferenceClient
-from wire.messages import Delta, EngineStatus, Final, GenerateRequest, Message, Sampling
+from wire.messages import Delta, Final, GenerateRequest, Message, Sampling
 from wire.service import Call
 
 START_S = 60.0

@@ -27,9 +27,10 @@ from tests.integration.cloud_process import (
     soon,
     talkative_model,
 )
+from wire.description import Description
 from wire.errors import NotFound, Unavailable, WeirError
 from wire.grpc_client import EngineControlClient, InferenceClient
-from wire.messages import Delta, Description, Tier
+from wire.messages import Delta, Tier
 
 
 @dataclass

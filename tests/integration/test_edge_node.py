@@ -24,9 +24,9 @@ import pytest
 from tests.fakes.inference import FakeInference
 from tests.integration.edge_process import EdgeProcess, calibrated_release, edge_process, until
 from wire.channel import bind, open_server
+from wire.description import ModelInfo
 from wire.errors import WeirError
 from wire.grpc_server import HealthReporter, add_inference
-from wire.messages import ModelInfo
 
 SURE, UNSURE = 5.0, -1.0
 MESSAGES: list[Any] = [{"role": "user", "content": "Where is my parcel?"}]

@@ -19,9 +19,10 @@ from tests.fakes.inference import FakeInference
 from tests.integration.edge_process import EdgeProcess, calibrated_release, edge_process, until
 from wire.channel import bind, open_server
 from wire.deadline import Deadline
+from wire.description import ModelInfo
+from wire.engine import EngineStatus
 from wire.grpc_client import EngineControlClient
 from wire.grpc_server import add_inference
-from wire.messages import EngineStatus, ModelInfo
 from wire.service import Call
 
 SURE, UNSURE = 5.0, -1.0

@@ -9,22 +9,18 @@ from hypothesis import strategies as st
 
 from wire import convert, convert_answer, convert_describe, convert_engine, convert_tasks
 from wire.classification import Classified, ClassifyRequest, LabelScore
+from wire.description import Description, Limits, ModelInfo
+from wire.engine import Activation, EngineStatus, RankStatus
 from wire.errors import WeirError
 from wire.messages import (
-    Activation,
     Committed,
     Constraints,
     Context,
     Delta,
-    Description,
     Draft,
-    EngineStatus,
     Final,
     GenerateRequest,
-    Limits,
     Message,
-    ModelInfo,
-    RankStatus,
     Reason,
     ResponseFormat,
     Sampling,

@@ -16,6 +16,7 @@ from cloud.gateway.service import GatewayService
 from tests.fakes.engine import FakeEngineControl
 from tests.fakes.inference import FakeInference
 from wire.deadline import Deadline
+from wire.description import ModelInfo
 from wire.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -33,7 +34,6 @@ from wire.messages import (
     GenerateEvent,
     GenerateRequest,
     Message,
-    ModelInfo,
     Tier,
     TierConstraint,
 )

@@ -22,6 +22,7 @@ from tests.fakes.classifies import CLOUD_MODEL, EDGE_MODEL, FakeClassifies
 from tests.fakes.node import Events
 from wire.classification import Classified, ClassifyRequest
 from wire.deadline import Deadline
+from wire.description import ModelInfo
 from wire.errors import (
     ContextTooLong,
     DeadlineExceeded,
@@ -30,7 +31,7 @@ from wire.errors import (
     TooManyHops,
     Unavailable,
 )
-from wire.messages import Constraints, Context, ModelInfo, Reason, Tier, TierConstraint
+from wire.messages import Constraints, Context, Reason, Tier, TierConstraint
 from wire.service import Call
 
 # Confidence grows with the likeliest label's log-prob: 0.8 gives 0.79, 0.5 gives 0.36, against 0.6.

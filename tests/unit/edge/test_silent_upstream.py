@@ -23,13 +23,13 @@ from tests.fakes.node import EDGE_MODEL, EDGE_WORDS, Answer, FakeNode, engine, r
 from tests.fakes.openai_client import connected
 from tests.fakes.openai_endpoint import DONE, OpenAiEndpoint, Raw, chunk
 from wire.channel import bind, open_server
+from wire.description import Description
 from wire.errors import DeadlineExceeded
 from wire.grpc_client import InferenceClient
 from wire.grpc_server import add_inference
 from wire.messages import (
     Committed,
     Delta,
-    Description,
     Final,
     GenerateEvent,
     GenerateRequest,

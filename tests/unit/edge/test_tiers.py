@@ -15,8 +15,9 @@ from router.breaker import BreakerSettings
 from router.decision import Policy
 from tests.fakes.inference import FakeInference
 from tests.fakes.node import CLOUD_MODEL, CLOUD_WORDS, EDGE_WORDS, FakeNode, cloud, engine, request, soon
+from wire.description import Description
 from wire.errors import Overloaded, PreconditionFailed, TooManyHops, Unavailable, from_grpc, grpc_code
-from wire.messages import Description, Final, GenerateEvent, GenerateRequest, Reason, Tier, Usage
+from wire.messages import Final, GenerateEvent, GenerateRequest, Reason, Tier, Usage
 from wire.service import Call
 from wire.validate import RequestLimits
 

@@ -19,8 +19,9 @@ from tests.fakes.engine_control import FakeControl
 from tests.fakes.inference import FakeInference
 from tests.fakes.node import Events
 from tests.fakes.releases import write_release
+from wire.description import ModelInfo
 from wire.errors import Overloaded
-from wire.messages import ModelInfo, Tier
+from wire.messages import Tier
 
 MODEL = "tiny"
 

@@ -12,10 +12,11 @@ from router.network import NetworkSettings
 from tests.fakes.inference import FakeInference
 from tests.fakes.node import Events, cloud, soon
 from wire.channel import bind, open_server
+from wire.description import Description, ModelInfo
 from wire.errors import WeirError
 from wire.grpc_client import InferenceClient
 from wire.grpc_server import add_inference
-from wire.messages import Description, Final, ModelInfo, Tier, Usage
+from wire.messages import Final, Tier, Usage
 from wire.service import Exchange
 
 

@@ -25,9 +25,10 @@ from edge.openinference.rest import add_open_inference
 from runtime.config import ConfigError, load
 from tests.fakes.inference import FakeInference
 from tests.fakes.node import FakeNode, cloud, engine
+from wire.description import ModelInfo
 from wire.errors import InvalidRequest
 from wire.grpc_client import InferenceClient
-from wire.messages import ModelInfo, Reason, Tier
+from wire.messages import Reason, Tier
 
 HERE: dict[str, Any] = {"releases_dir": "/nowhere"}
 URL = "https://api.example.com/v1"
