@@ -22,6 +22,7 @@ from edge.http.body import read_json, refused
 from edge.http.calls import call_of, headers_of
 from edge.http.choices import Answer, Choices, copies, total
 from edge.http.fields import Common
+from edge.http.gradual import JsonParts, written
 from edge.http.provenance import all_provenance, headers
 from edge.http.settings import HttpSettings
 from edge.http.sse import DONE, EventStream, event, unless_gone
@@ -151,10 +152,7 @@ class _Face:
         call = call_of(request, self._settings, body.weir.deadline_ms)
         choices = Choices(self._service, asked, call)
         if not body.stream:
-            answers = await unless_gone(choices.whole(), request.receive)
-            finals = [answer.end for answer in answers]
-            tokens = total([final.usage for final in finals], body.n)
-            return JSONResponse(shape.completion(answers, tokens), headers=headers(finals))
+            return await unless_gone(_whole(choices, shape, body.n), request.receive)
         firsts = await unless_gone(choices.first(), request.receive)
         usage = body.stream_options is not None and body.stream_options.include_usage
         return EventStream(_sent(choices, chunks, body.n, usage), headers(firsts), call.deadline)
@@ -175,6 +173,13 @@ class _Chunks(Protocol):
     def piece(self, index: int, delta: Delta) -> list[dict[str, Any]]: ...
     def end(self, index: int, final: Final) -> list[dict[str, Any]]: ...
     def usage(self, tokens: Usage) -> dict[str, Any]: ...
+
+
+async def _whole(choices: Choices, shape: _Shape, per_prompt: int) -> Response:
+    answers = await choices.whole()
+    finals = [answer.end for answer in answers]
+    document = shape.completion(answers, total([final.usage for final in finals], per_prompt))
+    return JsonParts(await written(document), headers(finals))
 
 
 async def _sent(choices: Choices, chunks: _Chunks, per_prompt: int, include_usage: bool) -> AsyncGenerator[bytes, None]:

@@ -10,7 +10,7 @@ from typing import Any
 from edge.http import asking
 from edge.http.asking import Headers
 from edge.http.choices import Answer
-from edge.http.logprobs import Entries, chat_shape
+from edge.http.logprobs import Entries, chat_shape, whole_chat_shape
 from edge.http.provenance import all_provenance, usage
 from edge.http.schema import ChatMessage, ChatRequest, Format, NamedChoice
 from edge.http.schema import ToolSpec as ToolField
@@ -90,7 +90,7 @@ class Shape:
     logprobs: int | None = None
 
     def completion(self, answers: Sequence[Answer], tokens: Usage) -> Json:
-        """A whole body."""
+        """A whole body, for edge.http.gradual."""
         return {
             **self._head("chat.completion"),
             "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
@@ -105,8 +105,7 @@ class Shape:
             message["tool_calls"] = [_call(call) for call in calls]
         logprobs = None
         if self.logprobs is not None:
-            told = Entries(self.logprobs)
-            logprobs = chat_shape([entry for delta in answer.deltas for entry in told.take(delta)])
+            logprobs = whole_chat_shape(answer.deltas, self.logprobs)
         return {"index": index, "message": message, "finish_reason": answer.end.finish_reason, "logprobs": logprobs}
 
     def _head(self, kind: str) -> Json:

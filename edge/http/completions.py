@@ -10,7 +10,7 @@ from edge.http import asking
 from edge.http.asking import Headers
 from edge.http.choices import Answer, copies
 from edge.http.completion_schema import CompletionRequest
-from edge.http.logprobs import Entries, Offsets, completion_shape
+from edge.http.logprobs import Entries, Offsets, completion_shape, whole_completion_shape
 from edge.http.provenance import all_provenance, usage
 from wire.messages import Delta, Final, GenerateRequest, Usage
 
@@ -53,7 +53,7 @@ class Shape:
     logprobs: int | None = None
 
     def completion(self, answers: Sequence[Answer], tokens: Usage) -> Json:
-        """A whole body."""
+        """A whole body, for edge.http.gradual."""
         return {
             **self.head(),
             "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
@@ -64,11 +64,7 @@ class Shape:
     def _choice(self, index: int, answer: Answer) -> Json:
         logprobs = None
         if self.logprobs is not None:
-            told = Entries(self.logprobs)
-            pieces = [(told.take(delta), delta.text) for delta in answer.deltas]
-            offsets = Offsets()
-            begun = [offset for content, text in pieces for offset in offsets.take(content, text)]
-            logprobs = completion_shape([entry for content, _ in pieces for entry in content], begun)
+            logprobs = whole_completion_shape(answer.deltas, self.logprobs)
         text = self.echoes[index] + answer.text
         return {"index": index, "text": text, "finish_reason": answer.end.finish_reason, "logprobs": logprobs}
 

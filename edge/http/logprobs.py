@@ -8,7 +8,7 @@ sequence, those of a tool's call) have none. A tier that does not tell its token
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from wire.messages import LEAST_LOGPROB, Delta, TokenLogprob
@@ -33,20 +33,32 @@ class Entries:
         return taken
 
 
-def entries(delta: Delta, top: int) -> list[Json]:
+def shown(deltas: Iterable[Delta], top: int) -> Iterator[tuple[Iterator[Json], str]]:
+    """A whole answer's texts, each behind the entries that go with it, which are made as they are taken."""
+    held: list[Delta] = []
+    for delta in deltas:
+        held.append(delta)
+        if delta.text:
+            yield (entry for one in held for entry in entries(one, top)), delta.text
+            held = []
+
+
+def entries(delta: Delta, top: int) -> Iterator[Json]:
     """A delta's tokens in the chat shape."""
     count = len(delta.token_ids)
     texts: Sequence[bytes | None] = delta.token_bytes if len(delta.token_bytes) == count else (None,) * count
     tops = delta.top_logprobs if len(delta.top_logprobs) == count else ((),) * count
-    told = zip(delta.token_ids, delta.logprobs, texts, tops, strict=False)
-    return [
-        _entry(token_id, logprob, text) | {"top_logprobs": [_alternative(other) for other in others[:top]]}
-        for token_id, logprob, text, others in told
-    ]
+    for token_id, logprob, text, others in zip(delta.token_ids, delta.logprobs, texts, tops, strict=False):
+        yield _entry(token_id, logprob, text) | {"top_logprobs": [_alternative(other) for other in others[:top]]}
 
 
 def chat_shape(content: Sequence[Json]) -> Json:
     return {"content": list(content), "refusal": None}
+
+
+def whole_chat_shape(deltas: Iterable[Delta], top: int) -> Json:
+    """The same of a whole answer, for edge.http.gradual."""
+    return {"content": (entry for content, _ in shown(deltas, top) for entry in content), "refusal": None}
 
 
 class Offsets:
@@ -62,16 +74,21 @@ class Offsets:
 
     def take(self, content: Sequence[Json], text: str) -> list[int]:
         """The offsets of these tokens, which came with `text`."""
+        return [offset for _, offset in self.place(content, text)]
+
+    def place(self, content: Iterable[Json], text: str) -> Iterator[tuple[Json, int]]:
+        """Each of these tokens with its offset. Take them all."""
         self._shown += len(text)
-        offsets = []
+        known = True
         for entry in content:
-            offsets.append(self._at)
-            if entry["bytes"] is not None:
+            yield entry, self._at
+            if entry["bytes"] is None:
+                known = False
+            else:
                 self._at += len(self._decoder.decode(bytes(entry["bytes"])))
-        if any(entry["bytes"] is None for entry in content):
+        if not known:
             self._decoder.reset()
             self._at = self._shown
-        return offsets
 
 
 def completion_shape(content: Sequence[Json], offsets: Sequence[int]) -> Json:
@@ -82,6 +99,29 @@ def completion_shape(content: Sequence[Json], offsets: Sequence[int]) -> Json:
         "token_logprobs": [entry["logprob"] for entry in content],
         "top_logprobs": tops if any(tops) else None,
         "text_offset": list(offsets),
+    }
+
+
+def whole_completion_shape(deltas: Iterable[Delta], top: int) -> Json:
+    """The same of a whole answer, for edge.http.gradual: all is gathered as the tokens are written."""
+    logprobs: list[float] = []
+    tops: list[dict[str, float]] = []
+    begun: list[int] = []
+
+    def tokens() -> Iterator[str]:
+        offsets = Offsets()
+        for content, text in shown(deltas, top):
+            for entry, offset in offsets.place(content, text):
+                logprobs.append(entry["logprob"])
+                tops.append(_by_spelling(entry["top_logprobs"]))
+                begun.append(offset)
+                yield _spelled(entry)
+
+    return {
+        "tokens": tokens(),
+        "token_logprobs": lambda: iter(logprobs),
+        "top_logprobs": lambda: iter(tops) if any(tops) else None,
+        "text_offset": lambda: iter(begun),
     }
 
 
