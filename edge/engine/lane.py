@@ -34,8 +34,8 @@ _log = logging.getLogger("weir.edge.engine")
 Post = Callable[[Ticket, Event], None]
 # Of what a decode step takes, what it may copy for beside: as much as prompts may take at least.
 _COPY_SHARE = 0.5
-# A prompt no longer waits for streams once it has less time left than so many times what it needs in small chunks.
-_HASTE = 2.0
+# Streams get longer while a prompt waits for them to end, and so do their steps.
+_GROWTH = 1.5
 
 
 class Lane:
@@ -176,10 +176,21 @@ class Lane:
         """Tokens that its next chunk may have."""
         if not beside:
             return most
-        whole = len(sequence.job.prompt_ids)
-        creeping_s = self.pace.creep_s(max(whole - sequence.length, 0), whole)
-        urgent = sequence.job.deadline.remaining_s() < _HASTE * creeping_s
-        return self.pace.chunk(sequence.length, most, self._spent_s, urgent=urgent)
+        wanted, floor = self.pace.chunk(sequence.length, most, self._spent_s), min(self.pace.floor, most)
+        if wanted >= floor or self._spent_s > 0.0 or self._waits(sequence):
+            return wanted
+        return floor  # whatever it does to the streams
+
+    def _waits(self, sequence: Running) -> bool:
+        """Whether it may wait for the streams beside it to end."""
+        left, pace = sequence.pass_tokens_left, self.pace
+        return sequence.patience.lasts(
+            self._clock(),
+            sequence.job.deadline.remaining_s(),
+            creep_s=pace.creep_s(left, sequence.length + left),
+            alone_s=pace.prompt_s(sequence.length + left),
+            streams_s=_GROWTH * pace.step_s * max((other.tokens_left for other in self._decoding), default=0),
+        )
 
     def _advance_prompt(self, sequence: Running, beside: bool) -> bool:
         """Takes a chunk of a prompt, or of a continuation that is scored; False where the step has no time left."""

@@ -2,8 +2,8 @@
 
 A step that also prefills is to take about `factor` times what a decode step took before prompts came: one share
 for the streams, which grow meanwhile, the rest for prompts. Where that is too short for as many tokens as the floor it
-may take a little longer, up to a tenth of a second in any case; where even two are too many the prompt waits for
-streams to end, unless its deadline is near.
+may take a little longer, up to a tenth of a second in any case; where even two are too many the prompt is to wait for
+streams to end (edge.engine.patience says how long).
 A chunk costs what its tokens cost and what any pass costs, however few tokens it takes: the weights are read once, and
 attention goes once through everything before it. Both are learned as lines over the position, the tokens' from full
 chunks, the pass's from what small ones took beyond their tokens.
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 _STEP_WEIGHT = 0.2  # of the newest decode step in what a step takes
 _FORGETTING = 0.9
-_MOST_FACTOR, _FEWEST = 2.5, 2  # how long a step may become, and for how few tokens of a prompt
+_MOST_FACTOR, _FEWEST = 2.3, 2  # how long a step may become, and for how few tokens of a prompt
 _UNNOTICED_S = 0.1  # of a step: text comes faster than it is read
-_PATIENCE = 50  # steps
+_TRIES = 1000  # steps between them
 _WHOLE = 16  # tokens of a chunk whose time is its tokens', and hardly its pass's
 # Of the tokens they may get that answers do get: the first guess, and the say of the newest.
 _SHARE, _SHARE_WEIGHT = 0.5, 0.1
@@ -52,9 +52,9 @@ class Line:
 class Pace:
     """What steps of one model took, and how large the next chunk may be."""
 
-    def __init__(self, factor: float = 2.3, floor: int = 4) -> None:
+    def __init__(self, factor: float = 2.1, floor: int = 4) -> None:
         """`floor` tokens are the least that is worth a pass while there is time: fewer cost hardly less."""
-        self._factor, self._floor = factor, floor
+        self._factor, self.floor = factor, floor
         self._step_s = self._calm_s = 0.0
         self._share, self._waited = _SHARE, 0
         self._passes, self._tokens = Line(), Line()
@@ -87,7 +87,13 @@ class Pace:
         most = seconds / tokens
         if most < self._tokens.at(position):  # no token costs more than its share of the whole chunk
             self._tokens.add(position, most)
-        self._passes.add(position, max(seconds - tokens * self._tokens.at(position), 0.0))
+        took = max(seconds - tokens * self._tokens.at(position), 0.0)
+        if self._passes.known:
+            # One that took very long is not believed whole: something else may have run, and a prompt that waits
+            # for what it believes to be dear learns nothing better.
+            expected = self._passes.at(position)
+            took = min(took, expected + max(expected, self._step_s))
+        self._passes.add(position, took)
 
     def answered(self, produced: int, asked: int) -> None:
         """An answer ended with so many of the tokens it might have had."""
@@ -105,31 +111,28 @@ class Pace:
         """What `tokens` more of a prompt up to `position` take in chunks of the floor's size, as far as is known."""
         if not self._tokens.known:
             return 0.0
-        return tokens / self._floor * (self._step_s + self._pass_s(position) + self._floor * self._tokens.at(position))
+        return tokens / self.floor * (self._step_s + self._pass_s(position) + self.floor * self._tokens.at(position))
 
-    def chunk(self, position: int, most: int, spent_s: float = 0.0, *, urgent: bool = False) -> int:
+    def chunk(self, position: int, most: int, spent_s: float = 0.0) -> int:
         """Tokens that may be taken from `position` on in a step that decodes; 0 when there is no time for them.
 
-        `spent_s` is what the step's other chunks took. `urgent`: waiting would cost the prompt its deadline, so the
-        first chunk gets the floor whatever it does to the streams.
+        `spent_s` is what the step's other chunks took.
         """
         first = spent_s == 0.0
         if not self._step_s or not self._tokens.known:
-            return min(self._floor, most) if first else 0
+            return min(self.floor, most) if first else 0
         fits = self._fits(position, self._factor * self._calm_s - spent_s)
-        if fits < self._floor:
-            fits = self._least(position, urgent) if first else 0
+        if fits < self.floor:
+            fits = self._least(position) if first else 0
         return min(fits, most)
 
-    def _least(self, position: int, urgent: bool) -> int:
+    def _least(self, position: int) -> int:
         """Tokens where the usual time is too short for as many as the floor."""
-        if urgent:
-            return self._floor
         fits = self._fits(position, max(_MOST_FACTOR * self._calm_s, _UNNOTICED_S))
         if fits >= _FEWEST:
-            return min(fits, self._floor)
+            return min(fits, self.floor)
         # It waits for streams to end. Now and then it tries: what passes cost may be known wrongly.
-        self._waited = (self._waited + 1) % _PATIENCE
+        self._waited = (self._waited + 1) % _TRIES
         return 0 if self._waited else _FEWEST
 
     def _fits(self, position: int, within_s: float) -> int:

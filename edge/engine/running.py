@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from edge.engine.job import Ended, Job, Scored, Served, Ticket, Token
 from edge.engine.pace import Pace
+from edge.engine.patience import Patience
 from edge.engine.prefix import Trail
 from edge.engine.scoring import Scoring
 from edge.engine.waiting import Turn
@@ -32,6 +33,7 @@ class Running:
         self.last_token = 0
         self.ended = self.decoding = False
         self.trail = Trail(b"")
+        self.patience = Patience()
         self.signals = Signals(prompt_tokens=len(job.prompt_ids))
         self.chosen: list[int] = []
         self.scoring: Scoring | None = None
@@ -52,14 +54,18 @@ class Running:
         """The most steps it may still be decoded, or scored, in."""
         return self._passes_left if self.job.continuations else self.job.max_tokens - self.signals.tokens
 
+    @property
+    def pass_tokens_left(self) -> int:
+        """Tokens of its prompt, and of what is scored behind it, that are to be read yet."""
+        return max(len(self.job.prompt_ids) - self.length, 0) + self._shown
+
     def turn(self, pace: Pace) -> Turn:
         """How long it is expected to hold a row yet, as far as is known; before it has one, how long it will."""
         job = self.job
         left_s = pace.prompt_s(max(len(job.prompt_ids) - self.length, 0))
         if job.continuations:
-            shown = sum(len(ids) - 1 for ids in self._untold)
             # A pass a step, beside others; alone what a prompt of as many tokens takes.
-            left_s += max(self._passes_left * pace.step_s, pace.prompt_s(shown))
+            left_s += max(self._passes_left * pace.step_s, pace.prompt_s(self._shown))
         else:
             left_s += max(pace.answer_s(job.max_tokens) - self.signals.tokens * pace.step_s, 0.0)
         return Turn(left_s, job.claim_bytes)
@@ -67,6 +73,10 @@ class Running:
     @property
     def _untold(self) -> tuple[tuple[int, ...], ...]:
         return self.job.continuations if self.scoring is None else self.scoring.left
+
+    @property
+    def _shown(self) -> int:
+        return sum(len(ids) - 1 for ids in self._untold)
 
     @property
     def _passes_left(self) -> int:
