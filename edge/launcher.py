@@ -29,17 +29,18 @@ from pathlib import Path
 from typing import Any
 
 from edge.config import SECRETS, EdgeConfig
+from edge.engine.endings import REASON_NAME, UNUSABLE
 from edge.engine_specs import engine_spec
 from edge.events import LogSink
 from edge.models import each, found_names, settled
 from edge.slot_file import SlotFile
-from edge.starts import REASON_NAME, FolderStarts, NothingToServe, Starts, StoreStarts
+from edge.starts import FolderStarts, NothingToServe, Starts, StoreStarts
 from release.errors import ReleaseError
 from release.store import Store
 from runtime.child import ChildSpec, Group
 
-# Of edge.engine.main.UNUSABLE and edge.front.main.UNSTARTABLE, which are not imported for their weight.
-_UNUSABLE, _UNSTARTABLE = "exited with 69", "exited with 71"
+_UNUSABLE = f"exited with {UNUSABLE}"
+_UNSTARTABLE = "exited with 71"  # edge.front.main.UNSTARTABLE, which is not imported for its weight
 _READY_S = 120.0
 _LOOK_S = 0.25  # for something to serve
 _LONGEST_SOCKET = 100  # bytes; the kernel allows 107

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from edge.config import EdgeConfig
+from edge.engine.endings import REASON_NAME
 from edge.ports import Clock
 from edge.releases import SERVED_TASKS, find, model_among, newest, precisions_here, start_with
 from edge.remembered import forget, remembered
@@ -24,8 +25,6 @@ from edge.updater.events import ReleaseReturned, UpdaterSink
 from release.errors import ReleaseError
 from release.listing import Found
 from release.store import Store, first_part
-
-REASON_NAME = "engine.reason"  # beside the engine's socket: why it could not serve, in its own words
 
 _log = logging.getLogger("weir.edge")
 

@@ -1,4 +1,4 @@
-"""The engine process of a classifier: edge.engine.main's process around a ClassifierService."""
+"""The engine process of a classifier: edge.engine.serving's process around a ClassifierService."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from edge.classifier.config import ClassifierConfig
 from edge.classifier.model import Opener, open_classifier
 from edge.classifier.service import ClassifierService
-from edge.engine.main import EngineProcess, Faces, serve_engine
 from edge.engine.room import Memory
+from edge.engine.serving import EngineProcess, Faces, serve_engine
 
 
 async def serve(

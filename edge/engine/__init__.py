@@ -2,7 +2,7 @@
 
 Whatever its model's task, which edge.classifier makes use of:
 
-    process   how the process begins; main is what it serves, and when it ends
+    process   how the process begins; serving is what it does then; endings say why it ended
     control   who may come in; what is told and done of the engine itself
     weights   which weights are in force, and how others take their place, through a gate where there is no room
     making    what weights need of a model and of what runs it

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from edge.engine.config import EngineConfig
-from edge.engine.main import UNUSABLE
+from edge.engine.endings import UNUSABLE
 from release.folder import open_release
 from tests.integration.engine_process import Engine, ask, call, connected, engine, process, start
 from wire.errors import (

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from edge.engine.config import EngineConfig
-from edge.engine.main import UNUSABLE
+from edge.engine.endings import UNUSABLE
 from release.folder import open_release
 from release.listing import read_manifest
 from release.manifest import MANIFEST_NAME, SelfTest, write

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from edge.engine.config import EngineConfig
-from edge.engine.main import BROKEN, serve
+from edge.engine.endings import BROKEN
+from edge.engine.main import serve
 from edge.engine.service import EngineService
 from runtime.tokenizer import Tokenizer
 from tests.fakes.shelf import Shelf

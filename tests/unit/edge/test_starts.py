@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from edge.config import EdgeConfig
+from edge.engine.endings import REASON_NAME
 from edge.slot_file import SlotFile
 from edge.slots import Slots
-from edge.starts import REASON_NAME, NothingToServe, StoreStarts
+from edge.starts import NothingToServe, StoreStarts
 from release.manifest import MANIFEST_NAME, PLANE_LO, TOKENIZER, Manifest
 from release.store import Store, first_part
 from tests.fakes.disk import QuickDisk
