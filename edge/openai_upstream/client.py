@@ -17,7 +17,7 @@ import httpx
 from edge.openai_upstream import body, faults
 from edge.openai_upstream.answer import Answer
 from edge.openai_upstream.dialect import DISPENSABLE, Dialect
-from edge.openai_upstream.events import MAX_WHOLE_BYTES, EventReader
+from edge.openai_upstream.events import MAX_WHOLE_BYTES, events_in_turns
 from edge.openai_upstream.faults import Refused
 from edge.openai_upstream.models import description, only_model
 from edge.openai_upstream.settings import OpenAiSettings
@@ -194,19 +194,20 @@ async def _deltas(
         for delta in answer.whole(await read_all(response, call, meter, MAX_WHOLE_BYTES)):
             yield delta
         return
-    reader, begun = EventReader(), False
-    ended, done = (lambda: answer.ended), (lambda: answer.done)
-    async with aclosing(blocks(response, ended, done, call, meter)) as parts:
-        async for block in parts:
-            for data in reader.feed(block) if block else reader.end():
-                for delta in answer.event(data):
-                    begun = True
-                    yield delta
-                if not begun:
-                    begun = True
-                    yield None
-                if answer.done:
-                    break
+    begun, ended, done = False, (lambda: answer.ended), (lambda: answer.done)
+    async with (
+        aclosing(blocks(response, ended, done, call, meter)) as parts,
+        aclosing(events_in_turns(parts)) as events,
+    ):
+        async for data in events:
+            if answer.done:
+                continue  # what follows [DONE] in its block; the body is read to its end
+            for delta in answer.event(data):
+                begun = True
+                yield delta
+            if not begun:
+                begun = True
+                yield None
 
 
 def _committed(headers: httpx.Headers, request_id: str) -> Committed:

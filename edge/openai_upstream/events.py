@@ -6,8 +6,10 @@ events without data are passed over. Lines end in LF, CRLF or CR.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncGenerator, Iterator
 
 from wire.errors import Unavailable
 
@@ -16,6 +18,8 @@ MAX_EVENT_BYTES = 2 << 20
 MAX_TOTAL_BYTES = 64 << 20
 MAX_WHOLE_BYTES = 8 << 20  # of an answer that is not streamed, which is read at once
 _END = re.compile(rb"\r\n|\n|\r")
+_TURN_S = 0.002  # then others are served
+_SLICE_BYTES = 4096  # lines without an event come to an end soon as well
 
 
 class EventReader:
@@ -71,3 +75,27 @@ class EventReader:
                 raise Unavailable(f"the upstream sent an event of more than {self._max_event} bytes, which is the most")
             self._data.append(value)
         return None
+
+
+async def events_in_turns(blocks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The data of every event of a body that comes in blocks, an empty one at its end. Raises Unavailable.
+
+    One read may bring thousands of events, or of lines that are none: whoever takes them, others get their turns.
+    """
+    reader = EventReader()
+    began = time.monotonic()
+    async for block in blocks:
+        for start in range(0, max(len(block), 1), _SLICE_BYTES):
+            part = block[start : start + _SLICE_BYTES]
+            for data in reader.feed(part) if part else reader.end():
+                yield data
+                began = await _turn(began)
+            began = await _turn(began)
+
+
+async def _turn(began: float) -> float:
+    """Gives way where this one's turn, which began then, is over; says when it began."""
+    if time.monotonic() - began <= _TURN_S:
+        return began
+    await asyncio.sleep(0)
+    return time.monotonic()
