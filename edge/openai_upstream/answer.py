@@ -77,11 +77,15 @@ class Answer:
         choices = told.get("choices", [])
         if not isinstance(choices, list):
             raise broken("choices is no list")
+        if len(choices) > 1:
+            raise broken(f"{len(choices)} choices at once, where one was asked for")
         for choice in choices:
             if not isinstance(choice, dict):
                 raise broken("a choice is no JSON object")
-            if not choice.get("index"):  # some leave it out, or null
-                yield from self._choice(choice, part)
+            index = choice.get("index")
+            if index not in (None, 0):  # some leave it out, or null
+                raise broken(f"a choice's index is {index!r:.40}, where one choice was asked for")
+            yield from self._choice(choice, part)
 
     def _choice(self, choice: Json, part: str) -> Iterator[Delta]:
         piece = choice.get(part)

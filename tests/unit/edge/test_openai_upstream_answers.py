@@ -119,10 +119,6 @@ WAYS: list[tuple[str, tuple[bytes, ...]]] = [
     ("no last empty line", (chunk("one"), chunk(" two"), END.rstrip(b"\n"))),
     ("data on several lines", (b'data: {"choices": [{"delta":\ndata: {"content": "one"}}]}\n\n', chunk(" two"), END)),
     (
-        "more choices",
-        (chunk("one"), event({"choices": [{"index": 1, "delta": {"content": "no"}}]}), chunk(" two"), END),
-    ),
-    (
         "nulls",
         (
             event(
@@ -168,6 +164,8 @@ def many(values: int) -> bytes:
     return b"[" + b"1," * (values - 1) + b"1]"
 
 
+SECOND: dict[str, Any] = {"index": 0, "delta": {"content": "no"}}
+WHOLE: dict[str, Any] = {"index": 0, "message": {"content": "no"}, "finish_reason": "stop"}
 BROKEN: list[tuple[str, Raw, type[WeirError], str]] = [
     ("cut in the middle", Raw(200, (chunk("one"), b"CUT")), Unavailable, "broke off"),
     ("ended without an end", Raw(200, (chunk("one"),)), Unavailable, "broke off"),
@@ -180,6 +178,15 @@ BROKEN: list[tuple[str, Raw, type[WeirError], str]] = [
     ("many at once", Raw(200, (many(100_002),), {}, "application/json"), Unavailable, "more than 100000 values"),
     ("much at once", Raw(200, (b" " * (1 << 20),) * 9, {}, "application/json"), Unavailable, "8388608 bytes"),
     ("choices of the wrong kind", Raw(200, (event({"choices": {"a": 1}}),)), Unavailable, "choices"),
+    ("a choice beyond", Raw(200, (event({"choices": [SECOND | {"index": 1}]}),)), Unavailable, "index is 1"),
+    ("a second choice", Raw(200, (event({"choices": [SECOND, SECOND]}),)), Unavailable, "2 choices at once"),
+    ("an index of words", Raw(200, (event({"choices": [SECOND | {"index": "0"}]}),)), Unavailable, "index is '0'"),
+    (
+        "two whole choices",
+        Raw(200, (json.dumps({"choices": [WHOLE, WHOLE | {"index": 1}]}).encode(),), {}, "application/json"),
+        Unavailable,
+        "2 choices at once",
+    ),
     ("text of the wrong kind", Raw(200, (event({"choices": [{"delta": {"content": 7}}]}),)), Unavailable, "no text"),
     ("calls of the wrong kind", Raw(200, (chunk(tool_calls=[{"index": 10**9}]),)), Unavailable, "index"),
     ("an endless line", Raw(200, (b"data: " + b"x" * (1 << 19),) * 4), Unavailable, "line of more than"),

@@ -10,9 +10,9 @@ import pytest
 
 from edge.upstream import UpstreamSettings
 from router.breaker import BreakerSettings
-from tests.fakes.node import FakeNode, engine, request, soon
+from tests.fakes.node import EDGE_WORDS, FakeNode, engine, request, soon
 from tests.fakes.openai_client import connected
-from tests.fakes.openai_endpoint import OpenAiEndpoint, Raw, chunk, fault
+from tests.fakes.openai_endpoint import OpenAiEndpoint, Raw, chunk, event, fault
 from wire.errors import InvalidRequest, Unavailable
 from wire.messages import Reason, ResponseFormat, Tier
 
@@ -65,6 +65,16 @@ async def test_what_it_does_not_serve_or_have_degrades_and_opens_no_breaker(raw:
         assert [(final.reason, final.degraded) for final in finals] == [(Reason.UPSTREAM_ERROR, True)] * 4
         assert node.state.view(1).admits
         assert (await node.ask(request())).text == "one two three"
+
+
+@pytest.mark.parametrize("rule", ["", "prefix:4"])
+async def test_more_choices_than_were_asked_for_degrade_and_count(rule: str) -> None:
+    two = event({"choices": [{"index": n, "delta": {"content": "no"}} for n in (0, 1)]})
+    endpoint = OpenAiEndpoint(next=[Raw(200, (two, two))] * 2)  # it is asked once more after a broken answer
+    async with node_below(endpoint) as node:
+        answer = await node.ask(request(rule=rule))
+        assert (answer.text, answer.final.reason) == ("".join(EDGE_WORDS), Reason.UPSTREAM_ERROR)
+        assert not node.state.view(1).admits
 
 
 async def test_private_requests_and_those_for_the_edge_never_reach_it() -> None:
