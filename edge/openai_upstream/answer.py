@@ -15,7 +15,7 @@ from typing import Any
 from edge.http.json_values import more_values_than
 from edge.openai_upstream import faults
 from edge.openai_upstream.faults import broken
-from edge.openai_upstream.logprobs import Ranked, ranked
+from edge.openai_upstream.logprobs import Logprobs, Ranked
 from edge.openai_upstream.words import words
 from runtime import foreign_json
 from wire.errors import Unavailable
@@ -44,6 +44,7 @@ class Answer:
 
     node: str
     request_id: str
+    logprobs: Logprobs
     secret: str = field(default="", repr=False)
     finish_reason: str = ""
     deltas: int = 0
@@ -98,7 +99,7 @@ class Answer:
             raise broken(f"{part} is no JSON object")
         if not isinstance(text, str):
             raise broken("the content is no text")
-        tokens = ranked(choice.get("logprobs"))
+        tokens = self.logprobs.ranked(choice.get("logprobs"))
         if text or tokens:
             self.deltas += 1
             yield _delta(_text(text), tokens)

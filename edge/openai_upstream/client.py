@@ -19,6 +19,7 @@ from edge.openai_upstream.answer import Answer
 from edge.openai_upstream.dialect import DISPENSABLE, Dialect
 from edge.openai_upstream.events import MAX_WHOLE_BYTES, events_in_turns
 from edge.openai_upstream.faults import Refused
+from edge.openai_upstream.logprobs import Logprobs
 from edge.openai_upstream.models import description, only_model
 from edge.openai_upstream.settings import OpenAiSettings
 from edge.openai_upstream.transport import Asked, Connection, Meter, blocks, read_all
@@ -132,7 +133,7 @@ class OpenAiUpstream:
         """One try. Raises Refused for a status that is no success, else WeirError."""
         to_node = await self._is_node(request, call)
         document = body.document(request, self._model(request.model), dialect, to_node=to_node)
-        answer = Answer(self._connection.host, request.request_id, self._settings.api_key)
+        answer = Answer(self._connection.host, request.request_id, Logprobs.of(request), self._settings.api_key)
         asked = Asked("POST", body.path(request), document, body.headers(request, call))
         async with self._connection.asking(asked, call, meter) as response:
             if response.status_code != 200:

@@ -24,7 +24,7 @@ from wire.errors import (
     Unavailable,
     WeirError,
 )
-from wire.messages import LEAST_LOGPROB, Delta, TokenLogprob, ToolCall, Usage
+from wire.messages import LEAST_LOGPROB, Delta, Sampling, TokenLogprob, ToolCall, Usage
 
 
 async def test_tool_calls_and_logprobs_are_put_together() -> None:
@@ -44,7 +44,7 @@ async def test_tool_calls_and_logprobs_are_put_together() -> None:
     endpoint = OpenAiEndpoint(next=[Raw(200, tuple(calls)), Raw(200, (scored, DONE))])
     async with connected(endpoint) as (client, _):
         final = final_of(await collect(client))
-        delta = (await collect(client))[1]
+        delta = (await collect(client, replace(ASK, return_logprobs=True, top_logprobs=1)))[1]
     assert final.finish_reason == "tool_calls"
     assert final.tool_calls == (ToolCall("c", "find", '{"a": 1}'), ToolCall("d", "go", "{}"))
     assert isinstance(delta, Delta)
@@ -92,6 +92,42 @@ async def test_log_probs_of_completions_are_read() -> None:
     raw = Raw(200, (event({"choices": [{"text": "éx", "logprobs": told, "finish_reason": "stop"}]}), DONE))
     with pytest.raises(Unavailable, match="differ in length"):
         await delta_of(raw, messages=(), prompt="p")
+
+
+async def test_there_are_no_more_log_probs_than_were_asked_for() -> None:
+    others = [{"token": f"t{n}", "logprob": -n} for n in range(40)]
+    assert [len(top) for top in (await delta_of(scored(*others))).top_logprobs] == [2]
+    table = {"tokens": ["x"], "token_logprobs": [-1], "top_logprobs": [{f"t{n}": -n for n in range(40)}]}
+    raw = Raw(200, (event({"choices": [{"text": "x", "logprobs": table, "finish_reason": "stop"}]}), DONE))
+    assert [len(top) for top in (await delta_of(raw, messages=(), prompt="p")).top_logprobs] == [2]
+    async with connected(OpenAiEndpoint(next=[scored(*others), scored(*others)])) as (client, _):
+        assert (await collect(client))[1] == Delta("x")
+        alone = (await collect(client, replace(ASK, return_logprobs=True)))[1]
+    assert isinstance(alone, Delta)
+    assert (alone.logprobs, alone.top_logprobs) == ((-0.5,), ())
+
+
+def of_tokens(count: int, **fields: Any) -> bytes:
+    entries = [{"token": "x", "logprob": -1, **fields}] * count
+    return event({"choices": [{"delta": {"content": "x"}, "logprobs": {"content": entries}}]})
+
+
+async def test_an_answer_has_no_log_probs_of_more_tokens_than_it_may_have() -> None:
+    asked = replace(ASK, return_logprobs=True, sampling=Sampling(max_tokens=6))
+    most = Raw(200, (of_tokens(4), of_tokens(2), END, DONE))
+    async with connected(OpenAiEndpoint(next=[most, Raw(200, (of_tokens(4), of_tokens(3), END))])) as (client, _):
+        given = [item for item in await collect(client, asked) if isinstance(item, Delta)]
+        assert [len(delta.logprobs) for delta in given] == [4, 2]
+        with pytest.raises(Unavailable, match="more tokens than were asked for"):
+            await collect(client, asked)
+
+
+@pytest.mark.parametrize("fields", [{"token": "x" * 1025}, {"bytes": [120] * 1025}, {"bytes": ["x"] * 1025}])
+async def test_a_token_is_not_of_any_length(fields: dict[str, Any]) -> None:
+    endpoint = OpenAiEndpoint(next=[Raw(200, (of_tokens(1, **fields), END, DONE))])
+    async with connected(endpoint) as (client, _):
+        with pytest.raises(Unavailable, match="more than 1024 bytes"):
+            await collect(client, replace(ASK, return_logprobs=True))
 
 
 async def test_a_refusal_is_an_answer_that_was_filtered() -> None:
