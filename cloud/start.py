@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.child import die_with_parent
+from runtime.child import begin
 from runtime.config import ConfigError, S, load
 
 EXIT_BAD_USE = 2
@@ -15,7 +15,7 @@ EXIT_BAD_USE = 2
 
 def start(kind: type[S], run: Callable[[S], int]) -> int:
     """Loads `kind` from --config and the environment and runs with it; returns the exit status."""
-    die_with_parent()
+    begin()
     parser = argparse.ArgumentParser(description=f"Serves with the [{kind.section}] settings.")
     parser.add_argument("--config", type=Path, help="a TOML file; WEIR_<SECTION>__<KEY> overrides it")
     arguments = parser.parse_args()

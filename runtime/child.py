@@ -2,7 +2,7 @@
 
 One process of a group that exits takes the others with it, and the whole group starts again: a
 tensor-parallel group with a dead rank can only hang. Children die with their parent, so that a
-killed server leaves nothing behind: every child's main calls `die_with_parent()` first.
+killed server leaves nothing behind: every child's main calls `begin()` or `die_with_parent()` first.
 
 Must be used from the main thread: the kernel ties a child's life to the thread that made it.
 """
@@ -18,6 +18,8 @@ import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runtime.descriptors import allow_all
+
 PARENT_VARIABLE = "WEIR_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
 
@@ -30,6 +32,12 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         raise SystemExit("the parent process has gone")
+
+
+def begin() -> None:
+    """What every process that serves does first: dies with its parent, and allows itself as many files as it may."""
+    die_with_parent()
+    allow_all()
 
 
 @dataclass(frozen=True, slots=True)

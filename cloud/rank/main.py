@@ -30,7 +30,7 @@ from cloud.rank.server import RankService, serve
 from cloud.rank.spec import SPEC_VARIABLE, RankSpec
 from cloud.rank.transformers_engine import TransformersEngine
 from cloud.rank.weights import Held, held, load_model
-from runtime.child import die_with_parent
+from runtime.child import begin
 
 _log = logging.getLogger("weir.rank")
 
@@ -82,7 +82,7 @@ class _Digest(threading.Thread):
 
 def main() -> int:
     """Runs this rank until its loop ends; returns the exit status."""
-    die_with_parent()
+    begin()
     # A terminal's Ctrl-C reaches the whole group; the parent lets running answers finish first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = RankSpec.decode(os.environ[SPEC_VARIABLE])

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from edge.engine.config import ProcessConfig
-from runtime.child import die_with_parent
+from runtime.child import begin
 from runtime.processors import keep_to
 
 # Their own thread pools would compete with the session's.
@@ -28,7 +28,7 @@ def run(arguments: list[str], module: str, kind: type[C], serve: Callable[[C], C
 
     `serve` imports what it serves with: numpy and tokenizers read the environment when they are imported.
     """
-    die_with_parent()
+    begin()
     if len(arguments) != 1:
         raise SystemExit(f"usage: python -m {module} CONFIG_JSON")
     try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-from runtime.child import die_with_parent
+from runtime.child import begin
 
 if __name__ == "__main__":
-    die_with_parent()
+    begin()
     from edge.config import EdgeConfig
     from edge.front.main import run
 

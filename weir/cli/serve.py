@@ -170,10 +170,10 @@ def _serve(
     sets: list[str] | None,
     as_json: bool,
 ) -> None:
-    from runtime.child import die_with_parent
+    from runtime.child import begin
     from runtime.config import load
 
-    die_with_parent()  # of whoever started it as a part of its own: a demo, a benchmark
+    begin()  # whoever started it as a part of its own may be a demo or a benchmark
     loaded = load(kind, file, {**flags, **parse_sets(sets or [])})
     if as_json:
         settings = {key: str(getattr(loaded.value, key)) for key in type(loaded.value).model_fields}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib.util
 import itertools
 import os
 import signal
@@ -172,6 +173,27 @@ def test_a_child_whose_parent_has_gone_already_ends() -> None:
         )
         assert done.returncode == status
         assert (b"the parent process has gone" in done.stderr) == bool(status)
+
+
+_SERVERS = ("edge.front.__main__", "edge.engine.process", "cloud.start", "cloud.rank.main", "weir.cli.serve")
+
+
+def test_a_process_that_serves_may_open_as_many_files_as_it_may_ask_for() -> None:
+    code = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, r.getrlimit(r.RLIMIT_NOFILE)[1]));"
+    code += "from runtime.child import begin; begin(); print(*r.getrlimit(r.RLIMIT_NOFILE))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, timeout=30)
+    soft, hard = map(int, told.stdout.split())
+    assert soft > 64 and soft in (hard, 65536)
+
+
+@pytest.mark.parametrize("module", _SERVERS)
+def test_every_process_that_serves_begins_so(module: str) -> None:
+    """Wherever a process takes up its work: no module of these starts one without."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    calls = [node for node in ast.walk(ast.parse(Path(spec.origin).read_text())) if isinstance(node, ast.Call)]
+    assert "begin" in [call.func.id for call in calls if isinstance(call.func, ast.Name)]
 
 
 async def test_restarts_come_ever_slower_up_to_a_bound() -> None:
