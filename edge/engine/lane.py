@@ -177,14 +177,14 @@ class Lane:
         if not beside:
             return most
         wanted, floor = self.pace.chunk(sequence.length, most, self._spent_s), min(self.pace.floor, most)
-        if wanted >= floor or self._spent_s > 0.0 or self._waits(sequence):
+        if wanted >= floor or self._spent_s > 0.0 or self._gives_way(sequence):
             return wanted
         return floor  # whatever it does to the streams
 
-    def _waits(self, sequence: Running) -> bool:
+    def _gives_way(self, sequence: Running) -> bool:
         """Whether it may wait for the streams beside it to end."""
         left, pace = sequence.pass_tokens_left, self.pace
-        return sequence.patience.lasts(
+        return sequence.giving_way.lasts(
             self._clock(),
             sequence.job.deadline.remaining_s(),
             creep_s=pace.creep_s(left, sequence.length + left),

@@ -3,7 +3,7 @@
 A step that also prefills is to take about `factor` times what a decode step took before prompts came: one share
 for the streams, which grow meanwhile, the rest for prompts. Where that is too short for as many tokens as the floor it
 may take a little longer, up to a tenth of a second in any case; where even two are too many the prompt is to wait for
-streams to end (edge.engine.patience says how long).
+streams to end (edge.engine.giving_way says how long).
 A chunk costs what its tokens cost and what any pass costs, however few tokens it takes: the weights are read once, and
 attention goes once through everything before it. Both are learned as lines over the position, the tokens' from full
 chunks, the pass's from what small ones took beyond their tokens.

@@ -9,9 +9,9 @@ import math
 import time
 from collections.abc import Sequence
 
+from edge.engine.giving_way import GivingWay
 from edge.engine.job import Ended, Job, Scored, Served, Ticket, Token
 from edge.engine.pace import Pace
-from edge.engine.patience import Patience
 from edge.engine.prefix import Trail
 from edge.engine.scoring import Scoring
 from edge.engine.waiting import Turn
@@ -33,7 +33,7 @@ class Running:
         self.last_token = 0
         self.ended = self.decoding = False
         self.trail = Trail(b"")
-        self.patience = Patience()
+        self.giving_way = GivingWay()
         self.signals = Signals(prompt_tokens=len(job.prompt_ids))
         self.chosen: list[int] = []
         self.scoring: Scoring | None = None

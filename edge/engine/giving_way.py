@@ -1,4 +1,4 @@
-"""How long a prompt that would hold up streams waits for them to end.
+"""How long a prompt that would hold up streams gives way to them.
 
 It waits while it could still be read in small chunks before its deadline. Once it could not, it waits for the streams
 that run then, where they end early enough for it to be read whole behind them, but not for those that come later:
@@ -12,7 +12,7 @@ from __future__ import annotations
 _HASTE = 2.0  # times what reading is expected to take there must be, since expectations are often too low
 
 
-class Patience:
+class GivingWay:
     """Of one prompt."""
 
     def __init__(self) -> None:
