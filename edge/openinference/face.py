@@ -20,9 +20,9 @@ from edge.openinference.generation import Answer
 from edge.openinference.inputs import wanted
 from edge.openinference.parameters import Asked
 from runtime.version import weir_version
-from wire.classification import Classifies
+from wire.classification import Classified, Classifies, ClassifyRequest
 from wire.description import ModelInfo
-from wire.errors import InvalidRequest, NotFound, NotSupported, WeirError
+from wire.errors import InvalidRequest, NotFound, NotSupported, TooLarge, WeirError
 from wire.messages import Delta, Final, GenerateRequest
 from wire.openinference.messages import (
     InferRequest,
@@ -125,8 +125,12 @@ class NodeFace:
         names = wanted(request.outputs, there, classification.usual(model))
         asked, elements = classification.to_requests(request, model, uuid.uuid4().hex, self._settings.max_batch)
         call = _timed(call, asked)
-        classify = self._classifies.classify
-        found = await _all([classify(element, call) for element in elements], self._settings.max_batch)
+        several = len(elements) > 1
+        work = [
+            _labelled(self._classifies, element, call, f"element {index}: " if several else "")
+            for index, element in enumerate(elements)
+        ]
+        found = await _all(work, self._settings.max_batch)
         return _response(request, model, classification.tensors(found, model, names), provenance.shared(found))
 
     async def _whole(self, request: GenerateRequest, call: Call) -> Answer:
@@ -149,6 +153,14 @@ class NodeFace:
         if version and version not in _versions(found):
             raise NotFound(f"no version {version!r:.80} of {name} here; this node serves {_versions(found)[0]}")
         return found
+
+
+async def _labelled(classifies: Classifies, element: ClassifyRequest, call: Call, which: str) -> Classified:
+    """Its label. A fault of its own begins with `which`: the others may have none."""
+    try:
+        return await classifies.classify(element, call)
+    except (InvalidRequest, TooLarge) as error:
+        raise type(error)(which + error.message) from error
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, T]], most: int) -> list[T]:
@@ -184,7 +196,7 @@ def _labels(model: ModelInfo) -> bool:
 
 def _tensors_of(model: ModelInfo) -> tuple[tuple[TensorMetadata, ...], tuple[TensorMetadata, ...]]:
     if _labels(model):
-        return classification.INPUTS, classification.outputs(model)
+        return classification.takes(model), classification.outputs(model)
     return generation.INPUTS, generation.OUTPUTS
 
 

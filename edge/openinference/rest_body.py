@@ -21,7 +21,6 @@ _REQUEST = ("id", "parameters", "inputs", "outputs")
 _INPUT = ("name", "datatype", "shape", "parameters", "data")
 _OUTPUT = ("name", "parameters")
 _SIZE, _BINARY, _ALL_BINARY = "binary_data_size", "binary_data", "binary_data_output"
-_DEEPEST = 8
 
 
 def request_in(model: str, version: str, document: Any, binary: bytes) -> tuple[InferRequest, frozenset[str] | None]:
@@ -80,18 +79,25 @@ def _values(data: Any, name: str, datatype: str, shape: tuple[int, ...]) -> tupl
     demand_datatype(name, datatype)
     if not isinstance(data, list):
         raise InvalidRequest(f"input {name!r:.80} has no data: a list is missing")
+    nested = any(isinstance(value, list) for value in data)
     flat: list[Element] = []
-    _flatten(data, name, datatype, flat, _DEEPEST)
+    _flatten(data, name, datatype, flat, shape if nested else shape[:0])
     demand_fit(name, datatype, shape, len(flat))
     return tuple(flat)
 
 
-def _flatten(data: list[Any], name: str, datatype: str, into: list[Element], deepest: int) -> None:
+def _flatten(data: list[Any], name: str, datatype: str, into: list[Element], shape: tuple[int, ...]) -> None:
+    """Adds the elements of `data` to `into`, in order. Where it is nested it must be so as `shape` says.
+
+    Rows of other lengths than the shape's could have as many elements together, each in a wrong place.
+    """
+    if shape and len(data) != shape[0]:
+        raise InvalidRequest(f"input {name!r:.80} is nested otherwise than its shape: {len(data)} for {shape[0]}")
     for value in data:
+        if isinstance(value, list) is not (len(shape) > 1):
+            raise InvalidRequest(f"input {name!r:.80} is nested otherwise than its shape; send it so, or flat")
         if isinstance(value, list):
-            if deepest == 0:
-                raise InvalidRequest(f"input {name!r:.80} is nested too deeply")
-            _flatten(value, name, datatype, into, deepest - 1)
+            _flatten(value, name, datatype, into, shape[1:])
         else:
             into.append(_element(value, name, datatype))
 
