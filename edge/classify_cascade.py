@@ -8,7 +8,7 @@
 
 The rules are the router's own, as for text: a label is an answer that is finished at once, so nothing is decided
 while it is made. The upstream is asked once per request, the edge at most twice (again only after the upstream
-failed before the edge was asked).
+failed before the edge was asked). Token ids are the edge's own model's, so the upstream is never asked with them.
 """
 
 from __future__ import annotations
@@ -214,4 +214,5 @@ def asked(request: ClassifyRequest, settings: CascadeSettings) -> Asked:
         max_tokens=1,
         prompt_bytes=len(request.text.encode()) + len(request.text_pair.encode()),
         expected_tokens=1,
+        portable=not request.input_ids,
     )

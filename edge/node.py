@@ -16,6 +16,7 @@ from edge.local import LocalState
 from edge.releases import CLASSIFY, GENERATE
 from edge.upstream import UpstreamState
 from runtime.version import weir_version
+from wire.capabilities import OWN_WORDS
 from wire.classification import Classified, ClassifyRequest
 from wire.description import Description, Limits, ModelInfo
 from wire.errors import InvalidRequest, NotFound, Unavailable
@@ -68,7 +69,8 @@ class NodeModel:
         if served is None:
             return None
         above = view.capabilities or frozenset() if view.configured else frozenset()
-        return replace(served, capabilities=(*served.capabilities, *sorted(above.difference(served.capabilities))))
+        more = above.difference(served.capabilities, OWN_WORDS)
+        return replace(served, capabilities=(*served.capabilities, *sorted(more)))
 
     def does(self, task: str) -> bool:
         """False only where its engine said that it does something else."""

@@ -58,7 +58,8 @@ class Request:
     `commit_prefix` is the number of tokens after which a streaming answer may be committed; None
     commits at the end only. `private` requests must not leave the node. `value` is the relative worth
     of a right answer; 1 is usual. `expected_tokens` is the answer's likely length, where there is an
-    idea of it; without one, `max_tokens` stands in for it.
+    idea of it; without one, `max_tokens` stands in for it. What is not `portable` is in words of the edge's
+    own model (token ids), which no other tier can be asked with.
     """
 
     tier: str = "auto"  # auto, edge_only or cloud_only
@@ -70,6 +71,7 @@ class Request:
     max_tokens: int = 256
     prompt_bytes: int = 0
     expected_tokens: int | None = None
+    portable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,11 @@ from router.latency import known
 Obstacle = Callable[[Case], Reason | None]
 
 
+def not_portable(case: Case) -> Reason | None:
+    """The request is in words that the edge's own model alone can read. No other time and no other link helps."""
+    return None if case.request.portable else Reason.CAPABILITY
+
+
 def upstream_just_failed(case: Case) -> Reason | None:
     """This request's escalation was tried already and failed: not again."""
     return Reason.UPSTREAM_ERROR if case.observation.upstream_failed else None
@@ -68,6 +73,7 @@ def deadline_is_too_near(case: Case) -> Reason | None:
 
 
 OBSTACLES: tuple[Obstacle, ...] = (
+    not_portable,
     upstream_just_failed,
     no_upstream,
     breaker_is_open,

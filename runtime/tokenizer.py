@@ -97,6 +97,11 @@ class Tokenizer:
         return cls(tokenizer_json, config, _optional(folder / "chat_template.jinja"), stop_ids, known)
 
     @property
+    def id_count(self) -> int:
+        """One more than the highest id, which is `vocab_size` or, where ids were left out, more."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    @property
     def has_chat_template(self) -> bool:
         return self._template is not None
 

@@ -186,8 +186,13 @@ def tiny_encoder_folder(folder: Path, kind: str = "Bert", seed: int = 5) -> Path
     return folder
 
 
-def tiny_onnx_classifier(folder: Path, labels: tuple[str, ...] = ("parcel", "refund", "room"), seed: int = 7) -> Path:
-    """A ready-made classifier as an exporter might leave it: embedding, two products, a masked mean, a Gemm."""
+def tiny_onnx_classifier(
+    folder: Path, labels: tuple[str, ...] = ("parcel", "refund", "room"), seed: int = 7, types: bool = False
+) -> Path:
+    """A ready-made classifier as an exporter might leave it: embedding, two products, a masked mean, a Gemm.
+
+    With `types` it takes token_type_ids as well.
+    """
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper, save_model
 
@@ -215,13 +220,22 @@ def tiny_onnx_classifier(folder: Path, labels: tuple[str, ...] = ("parcel", "ref
         helper.make_node("ReduceSum", ["kept", "one"], ["pooled"], name="sum", keepdims=0),
         helper.make_node("Gemm", ["pooled", "head"], ["scores"], name="gemm", transB=1),
     ]
+    inputs = ["input_ids", "attention_mask"]
+    if types:
+        inputs.append("token_type_ids")
+        weights["kinds"] = random.normal(size=(2, hidden))
+        nodes[0].output[0] = "word"
+        nodes[1:1] = [
+            helper.make_node("Gather", ["kinds", "token_type_ids"], ["kind"], name="kind"),
+            helper.make_node("Add", ["word", "kind"], ["embedded"], name="both"),
+        ]
     values = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
     values += [numpy_helper.from_array(np.array([value]), name) for name, value in (("last", -1), ("one", 1))]
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes,
         "classifier",
-        [info(name, TensorProto.INT64, ["batch", "sequence"]) for name in ("input_ids", "attention_mask")],
+        [info(name, TensorProto.INT64, ["batch", "sequence"]) for name in inputs],
         [info("scores", TensorProto.FLOAT, ["batch", len(labels)])],
         values,
     )

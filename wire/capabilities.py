@@ -32,7 +32,11 @@ _CLASSIFY_NEEDED: dict[str, Callable[[ClassifyRequest], bool]] = {
     CLASSIFY: lambda _: True,
     "text_pair": lambda r: bool(r.text_pair),
     "logits": lambda r: r.return_logits,
+    "input_ids": lambda r: bool(r.input_ids),
+    "token_type_ids": lambda r: bool(r.token_type_ids),
 }
+# In the words of one model's own tokenizer: that another tier has the capability helps nobody.
+OWN_WORDS = frozenset({"input_ids", "token_type_ids"})
 
 
 def classify_needs(request: ClassifyRequest) -> frozenset[str]:

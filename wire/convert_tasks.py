@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protos.weir.v1 import inference_pb2 as pb
 from wire import convert
-from wire.classification import Classified, ClassifyRequest, LabelScore
+from wire.classification import MOST_IDS, Classified, ClassifyRequest, LabelScore
 from wire.errors import TooLarge
 from wire.scoring import Scored, ScoredContinuation, ScoreRequest
 
@@ -21,12 +21,16 @@ def classify_request_out(request: ClassifyRequest) -> bytes:
         idempotency_key=request.idempotency_key,
         top_labels=request.top_labels,
         return_logits=request.return_logits,
+        input_ids=request.input_ids,
+        token_type_ids=request.token_type_ids,
     ).SerializeToString()
 
 
 def classify_request_in(data: bytes) -> ClassifyRequest:
-    """Raises InvalidRequest."""
+    """Raises InvalidRequest, TooLarge."""
     x = convert.parse(pb.ClassifyRequest, data)
+    _demand_few("input_ids", len(x.input_ids), MOST_IDS)
+    _demand_few("token_type_ids", len(x.token_type_ids), MOST_IDS)
     return ClassifyRequest(
         model=x.model,
         text=x.text,
@@ -38,6 +42,8 @@ def classify_request_in(data: bytes) -> ClassifyRequest:
         idempotency_key=x.idempotency_key,
         top_labels=x.top_labels,
         return_logits=x.return_logits,
+        input_ids=tuple(x.input_ids),
+        token_type_ids=tuple(x.token_type_ids),
     )
 
 
@@ -108,8 +114,7 @@ def score_request_in(data: bytes) -> ScoreRequest:
     """The one continuation of older peers comes first. Raises InvalidRequest, TooLarge."""
     x = convert.parse(pb.ScoreRequest, data)
     for field, count in (("messages", len(x.messages)), ("continuations", len(x.continuations))):
-        if count > convert.MAX_REPEATED:
-            raise TooLarge(f"{field} has {count} entries; at most {convert.MAX_REPEATED}")
+        _demand_few(field, count, convert.MAX_REPEATED)
     return ScoreRequest(
         model=x.model,
         messages=tuple(convert.message_in(y) for y in x.messages),
@@ -143,3 +148,8 @@ def scored_in(data: bytes) -> Scored:
         x.precision,
         x.prompt_tokens,
     )
+
+
+def _demand_few(field: str, count: int, most: int) -> None:
+    if count > most:
+        raise TooLarge(f"{field} has {count} entries; at most {most}")

@@ -10,12 +10,13 @@ import math
 import re
 from dataclasses import dataclass
 
-from wire.classification import ClassifyRequest
+from wire.classification import MOST_IDS, ClassifyRequest
 from wire.errors import InvalidRequest, TooLarge, TooManyHops
-from wire.messages import Context, Draft, GenerateRequest, Message, ResponseFormat, Sampling
+from wire.messages import Context, Draft, GenerateRequest, Message, ResponseFormat, Sampling, TierConstraint
 from wire.scoring import ScoreRequest
 
 _MOST_SHOWN = 40
+_MOST_ID = (1 << 31) - 1
 ROLES = ("system", "user", "assistant", "tool")
 FORMS = ("", "text", "json_object", "json_schema", "choice")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -58,7 +59,9 @@ def check_request(request: GenerateRequest, limits: RequestLimits) -> None:
 
 def check_classify(request: ClassifyRequest, limits: RequestLimits) -> None:
     """Raises the first fault found."""
-    if not request.text.strip():
+    if request.input_ids or request.token_type_ids:
+        _check_ids(request)
+    elif not request.text.strip():
         raise InvalidRequest("text is empty; give a text to label")
     size = len(request.text.encode()) + len(request.text_pair.encode())
     if size > limits.max_prompt_bytes:
@@ -75,6 +78,30 @@ def check_classify(request: ClassifyRequest, limits: RequestLimits) -> None:
     }
     _check_labels(request.context, limits, **labels)
     _check_hops(request.hops, limits)
+
+
+def _check_ids(request: ClassifyRequest) -> None:
+    """Of a row of token ids, all but what the model alone knows: its vocabulary and its longest text."""
+    ids, types = request.input_ids, request.token_type_ids
+    if request.text or request.text_pair:
+        raise InvalidRequest("give text or input_ids, not both")
+    if not ids:
+        raise InvalidRequest("token_type_ids goes with input_ids, which is empty")
+    if len(ids) > MOST_IDS:
+        raise TooLarge(f"input_ids has {len(ids)} tokens; at most {MOST_IDS}")
+    least, most = min(ids), max(ids)
+    if least < 0 or most > _MOST_ID:
+        wrong = least if least < 0 else most
+        raise InvalidRequest(f"input_ids has {wrong} at position {ids.index(wrong)}, which is no token id")
+    if len(types) not in (0, len(ids)):
+        raise InvalidRequest(f"token_type_ids has {len(types)} entries for {len(ids)} input_ids; one for each")
+    if odd := set(types).difference((0, 1)):
+        wrong = min(odd)
+        raise InvalidRequest(f"token_type_ids has {wrong} at position {types.index(wrong)}; give 0 or 1")
+    if request.constraints.tier is TierConstraint.CLOUD_ONLY:
+        raise InvalidRequest(
+            "input_ids are words of the edge's own model, so constraint cloud_only cannot be kept; send text"
+        )
 
 
 def check_score(request: ScoreRequest, limits: RequestLimits) -> None:

@@ -45,7 +45,9 @@ class Model:
         return self.served.labels
 
     def encoded(self, request: ClassifyRequest) -> Encoded:
-        """The text as token ids. Raises ContextTooLong, InvalidRequest."""
+        """The text as token ids, or those that were given. Raises ContextTooLong, InvalidRequest."""
+        if request.input_ids:
+            return self._as_given(request.input_ids, request.token_type_ids)
         try:
             row = self.encoder(request.text, request.text_pair)
         except TooManyTokens as error:
@@ -55,6 +57,18 @@ class Model:
         if not row.ids:
             raise InvalidRequest("the text has no tokens; say something")
         return row
+
+    def _as_given(self, ids: tuple[int, ...], types: tuple[int, ...]) -> Encoded:
+        """Never cut, whatever the release says of texts: only who made the ids knows which of them may go."""
+        most, vocabulary = self.encoder.most, self.encoder.vocabulary
+        if len(ids) > most:
+            raise ContextTooLong(f"input_ids has {len(ids)} tokens; this model takes {most}: send fewer")
+        if (highest := max(ids)) >= vocabulary:
+            raise InvalidRequest(
+                f"input_ids has {highest} at position {ids.index(highest)}; this model's vocabulary ends at "
+                f"{vocabulary - 1}: use the tokenizer of this release"
+            )
+        return Encoded(ids, types)
 
 
 # Verifies a release for serving: `open_classifier`, or what stands in for it.
@@ -77,6 +91,11 @@ def open_classifier(
     return Candidate(release.id, precision, needed, partial(_load, config, release, precision, encoder))
 
 
+def _capabilities(encoder: TextEncoder, takes_types: bool) -> tuple[str, ...]:
+    pairs, types = ("text_pair",) if encoder.takes_pairs else (), ("token_type_ids",) if takes_types else ()
+    return (CAN_CLASSIFY, "logits", *pairs, "input_ids", *types)
+
+
 def _load(config: ClassifierConfig, release: Release, precision: int, encoder: TextEncoder) -> Model:
     manifest = release.manifest
     with refusals():
@@ -85,7 +104,7 @@ def _load(config: ClassifierConfig, release: Release, precision: int, encoder: T
     info = replace(
         described(release, precision, loaded.weight_digest, config.model),
         tasks=(CLASSIFY,),
-        capabilities=(CAN_CLASSIFY, "logits", *(("text_pair",) if encoder.takes_pairs else ())),
+        capabilities=_capabilities(encoder, loaded.session.takes_types),
         tokenizer_digest=encoder.tokenizer.digest,
         context_length=encoder.most,
         labels=manifest.labels,

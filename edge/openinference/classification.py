@@ -1,6 +1,7 @@
 """The tensors of a model that labels texts.
 
-In: `text`, and `text_pair` where the model takes pairs, BYTES [n]. Out, per element: `label`, `scores` over all
+In: `text`, and `text_pair` where the model takes pairs, BYTES [n]; or the model's own `input_ids` and what goes with
+them (edge.openinference.token_rows). Out, per element: `label`, `scores` over all
 labels in the order of `classes`, `holds` (which labels hold: the one, or of a multi-label model any number),
 and whence each came; `logits` for who asks for them by name, since not every tier tells them. Pure: no
 sockets, no clock.
@@ -9,9 +10,10 @@ sockets, no clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from edge.openinference import inputs
+from edge.openinference import inputs, token_rows
 from edge.openinference.parameters import Asked, classification
 from wire.classification import Classified, ClassifyRequest
 from wire.description import ModelInfo
@@ -19,7 +21,7 @@ from wire.errors import InvalidRequest, WeirError
 from wire.openinference.messages import InferRequest, TensorMetadata
 from wire.openinference.tensors import Element, Tensor
 
-INPUTS = (TensorMetadata("text", "BYTES", (-1,)), TensorMetadata("text_pair", "BYTES", (-1,)))
+_TEXTS = (TensorMetadata("text", "BYTES", (-1,)), TensorMetadata("text_pair", "BYTES", (-1,)))
 _PLAIN = {
     "label": "BYTES",
     "tier": "BYTES",
@@ -29,6 +31,13 @@ _PLAIN = {
     "confidence": "FP32",
 }
 _PER_LABEL = {"scores": "FP32", "logits": "FP32", "holds": "BOOL"}
+
+
+def takes(model: ModelInfo) -> tuple[TensorMetadata, ...]:
+    """What may be sent: texts, or else raw tensors. The protocol has no words for that, so all are listed."""
+    if token_rows.IDS not in model.capabilities:
+        return _TEXTS
+    return _TEXTS + token_rows.inputs(token_rows.TYPES in model.capabilities)
 
 
 def outputs(model: ModelInfo) -> tuple[TensorMetadata, ...]:
@@ -52,27 +61,37 @@ def to_requests(
 ) -> tuple[Asked, tuple[ClassifyRequest, ...]]:
     """One request for each element. Raises WeirError."""
     asked = classification(request.parameters)
-    given = inputs.texts(request, [entry.name for entry in INPUTS], max_batch)
-    if "text" not in given:
-        raise InvalidRequest("input text is missing")
-    texts = given["text"]
-    pairs = given.get("text_pair", ("",) * len(texts))
-    several = len(texts) > 1
+    elements = _elements(inputs.named(request, [entry.name for entry in takes(model)]), max_batch)
+    several = len(elements) > 1
     key = asked.idempotency_key
     logits = any(output.name == "logits" for output in request.outputs)
     return asked, tuple(
-        ClassifyRequest(
+        replace(
+            element,
             model=model.name,
-            text=text,
-            text_pair=pair,
             constraints=asked.constraints,
             context=asked.context,
             request_id=f"{request_id}/{index}" if several else request_id,
             idempotency_key=f"{key}/{index}" if key and several else key,
             return_logits=logits,
         )
-        for index, (text, pair) in enumerate(zip(texts, pairs, strict=True))
+        for index, element in enumerate(elements)
     )
+
+
+def _elements(given: Mapping[str, Tensor], max_batch: int) -> tuple[ClassifyRequest, ...]:
+    """What is to be labelled, and no more. Raises WeirError."""
+    raw = [name for name in given if name in token_rows.NAMES]
+    if raw and len(raw) < len(given):
+        raise InvalidRequest(f"inputs {', '.join(given)}: give texts or {token_rows.IDS}, not both")
+    if raw:
+        rows = token_rows.rows(given, max_batch)
+        return tuple(ClassifyRequest(input_ids=row.ids, token_type_ids=row.types) for row in rows)
+    texts = inputs.texts(given, max_batch)
+    if "text" not in texts:
+        raise InvalidRequest("input text is missing")
+    pairs = texts.get("text_pair", ("",) * len(texts["text"]))
+    return tuple(ClassifyRequest(text=text, text_pair=pair) for text, pair in zip(texts["text"], pairs, strict=True))
 
 
 def tensors(found: Sequence[Classified], model: ModelInfo, names: Sequence[str]) -> tuple[Tensor, ...]:

@@ -47,7 +47,7 @@ def to_requests(
 ) -> tuple[Asked, tuple[GenerateRequest, ...]]:
     """One request for each element. Raises WeirError."""
     asked = generation(request.parameters)
-    given = inputs.texts(request, [entry.name for entry in INPUTS], max_batch)
+    given = inputs.texts(inputs.named(request, [entry.name for entry in INPUTS]), max_batch)
     if len(given) != 1:
         raise InvalidRequest("give one input: text (a user's turn) or prompt (a raw prompt)")
     [(name, texts)] = given.items()

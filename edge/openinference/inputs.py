@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
+from edge.openinference import token_rows
 from edge.openinference.parameters import refuse_all
 from wire.errors import InvalidRequest, NotSupported, TooLarge
 from wire.openinference.messages import InferRequest, RequestedOutput
 from wire.openinference.tensors import Tensor
 
-_TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
-
-def texts(request: InferRequest, known: Collection[str], max_batch: int) -> dict[str, tuple[str, ...]]:
-    """The text of every input, all of one length. Raises InvalidRequest, NotSupported or TooLarge."""
-    found: dict[str, tuple[str, ...]] = {}
+def named(request: InferRequest, known: Collection[str]) -> dict[str, Tensor]:
+    """The inputs by name. Raises InvalidRequest, NotSupported."""
+    found: dict[str, Tensor] = {}
     for tensor, parameters in zip(request.inputs, request.input_parameters, strict=True):
         if tensor.name not in known:
             raise _unknown(tensor.name, known)
         if tensor.name in found:
             raise InvalidRequest(f"input {tensor.name} is there twice")
         refuse_all(parameters, f"input {tensor.name}")
-        found[tensor.name] = _texts(tensor, max_batch)
+        found[tensor.name] = tensor
+    return found
+
+
+def texts(given: Mapping[str, Tensor], max_batch: int) -> dict[str, tuple[str, ...]]:
+    """The text of every input, all of one length. Raises InvalidRequest, TooLarge."""
+    found = {name: _texts(tensor, max_batch) for name, tensor in given.items()}
     if len({len(values) for values in found.values()}) > 1:
         sizes = ", ".join(f"{name} has {len(values)}" for name, values in found.items())
         raise InvalidRequest(f"the inputs must have as many elements as each other: {sizes}")
@@ -29,11 +34,8 @@ def texts(request: InferRequest, known: Collection[str], max_batch: int) -> dict
 
 
 def _unknown(name: str, known: Collection[str]) -> InvalidRequest | NotSupported:
-    if name in _TOKENS:
-        return NotSupported(
-            f"input {name}: token ids are not taken, since they mean something to one tokenizer alone; send `text`, "
-            "which the node tokenizes with the release's own"
-        )
+    if name in token_rows.NAMES:
+        return NotSupported(f"input {name}: this model does not take it; it takes {', '.join(known)}")
     return InvalidRequest(f"input {name!r:.80} is not one of this model's: {', '.join(known)}")
 
 

@@ -53,6 +53,8 @@ class TextEncoder:
         self.tokenizer, self.most = tokenizer, longest if most is None else min(longest, most)
         self._cuts = manifest.labelling.truncates
         self.takes_pairs = manifest.labelling.text_pairs and tokenizer.takes_pairs
+        # A ready-made model's manifest may not know; its embedding has a row for every token, then.
+        self.vocabulary = manifest.architecture.vocabulary or tokenizer.id_count
 
     def __call__(self, text: str, pair: str = "", *, cut: bool | None = None) -> Encoded:
         """Raises TooManyTokens where the release does not say that texts are cut; `cut` overrides what it says."""
@@ -91,6 +93,11 @@ class ClassifierSession:
                 f"the graph takes {', '.join(self._inputs)} and gives {outputs}: not what {labels} labels "
                 "need; build the release anew"
             )
+
+    @property
+    def takes_types(self) -> bool:
+        """Whether the graph is told of each token which text it is of."""
+        return TYPES in self._inputs
 
     def run(self, rows: Sequence[Encoded]) -> Rows:
         """See Labels."""

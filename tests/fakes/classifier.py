@@ -1,4 +1,4 @@
-"""A Classifies in memory: labels a text by its length, keeps what it was asked, fails and waits on order."""
+"""A Classifies in memory: labels a text, or ids, by its length, keeps what it was asked, fails and waits on order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from wire.service import Call
 
 LABELS = ("short", "medium", "long")
 CLASSIFIER = ModelInfo(
-    "sizes", "sizes@1.2.0+abc", tasks=("classify",), capabilities=("classify", "logits"), labels=LABELS
+    "sizes",
+    "sizes@1.2.0+abc",
+    tasks=("classify",),
+    capabilities=("classify", "logits", "input_ids", "token_type_ids"),
+    labels=LABELS,
 )
 
 
@@ -37,7 +41,7 @@ class FakeClassifier:
             await asyncio.sleep(self.step_s)
             if self.fail_on and request.text == self.fail_on:
                 raise self.fail
-            best = min(len(request.text) // 5, 2)
+            best = min(len(request.input_ids or request.text) // 5, 2)
             logits = tuple(float(index == best) * 2 for index in range(3))
             scores = sorted((LabelScore(label, 0.2 + 0.4 * (i == best)) for i, label in enumerate(LABELS)), key=_score)
             return Classified(

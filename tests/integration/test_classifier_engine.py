@@ -10,13 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quantize.classifier.build import build_ready_made
 from release.folder import open_release
 from release.listing import read_manifest
 from release.manifest import Labelling
-from runtime.ort.classify import ClassifierModel
+from runtime.ort.classify import ClassifierModel, Encoded, TextEncoder
+from runtime.ort.load_classifier import load_classifier
+from runtime.tokenizer import Tokenizer
 from tests.integration.classifier_process import WORDS, altered, classifier, tiny_classifier
 from tests.integration.engine_process import call
-from wire.classification import ClassifyRequest
+from tests.models import tiny_onnx_classifier
+from wire.classification import Classified, ClassifyRequest
 from wire.errors import ContextTooLong, DeadlineExceeded, InvalidRequest, NotFound, NotSupported, TooLarge, Unavailable
 from wire.messages import GenerateRequest
 
@@ -72,6 +76,76 @@ async def test_bad_input_is_refused_by_name_and_disturbs_nobody(release: Path) -
                 pass
         with pytest.raises(DeadlineExceeded):
             await engine.inference.classify(ClassifyRequest(text="a"), call(0.0))
+
+
+async def test_token_ids_get_what_their_text_gets(release: Path) -> None:
+    tokenizer, manifest = Tokenizer.load(release), read_manifest(release)
+    assert manifest.architecture.vocabulary == tokenizer.id_count
+    async with classifier(release) as engine:
+        described = (await engine.inference.describe(call())).models[0]
+        assert {"input_ids"} == {"input_ids", "token_type_ids"} & set(described.capabilities)
+
+        async def asked(**given: object) -> Classified:
+            return await engine.inference.classify(ClassifyRequest(return_logits=True, **given), call())  # type: ignore[arg-type]
+
+        encode = TextEncoder(tokenizer, manifest)  # cuts the longest as the release does
+        ids = [tuple(encode(text).ids) for text in TEXTS]
+        alone = [(await asked(text=text), await asked(input_ids=row)) for text, row in zip(TEXTS, ids, strict=True)]
+        for text, row in alone:  # each in a batch of its own: the very same numbers
+            assert (text.logits, text.scores, text.tokens) == (row.logits, row.scores, row.tokens)
+        together = await asyncio.gather(*(asked(input_ids=row) for row in ids))
+        for (_, row), other in zip(alone, together, strict=True):
+            assert np.abs(np.array(row.logits) - np.array(other.logits)).max() < 1e-3
+        assert len({row.label for _, row in alone}) > 1
+
+
+async def test_ids_that_the_model_cannot_take_are_refused_by_name_and_disturb_nobody(
+    release: Path, tmp_path: Path
+) -> None:
+    altered(release, tmp_path / "cut", "2.0.1", labelling=Labelling(truncates=True))  # texts are cut, ids are not
+    vocabulary = read_manifest(release).architecture.vocabulary
+    bad: list[tuple[type[Exception], str, dict[str, object]]] = [
+        (InvalidRequest, f"input_ids has {vocabulary} at position 1", {"input_ids": (5, vocabulary, 5)}),
+        (InvalidRequest, "input_ids has -1 at position 0", {"input_ids": (-1, 5)}),
+        (ContextTooLong, "input_ids has 33 tokens; this model takes 32", {"input_ids": (5,) * 33}),
+        (NotSupported, "token_type_ids", {"input_ids": (5, 6), "token_type_ids": (0, 1)}),
+        (InvalidRequest, "not both", {"text": "a", "input_ids": (5,)}),
+        (InvalidRequest, "text is empty", {}),
+    ]
+    async with classifier(tmp_path / "cut", context_length=32) as engine:
+        most = ClassifyRequest(input_ids=(vocabulary - 1, *(5,) * 31))
+        asking = [ClassifyRequest(**given) for _, _, given in bad]  # type: ignore[arg-type]
+        work = (
+            engine.inference.classify(request, call()) for pair in ((one, most) for one in asking) for request in pair
+        )
+        outcomes = await asyncio.gather(*work, return_exceptions=True)
+        for (kind, words, _), outcome in zip(bad, outcomes[::2], strict=True):
+            assert type(outcome) is kind and words in str(outcome), outcome
+        assert all(isinstance(outcome, Classified) and outcome.tokens == 32 for outcome in outcomes[1::2])
+
+
+async def test_types_of_tokens_are_taken_as_they_are(tmp_path: Path) -> None:
+    source = tiny_onnx_classifier(tmp_path / "source", types=True)
+    assert build_ready_made(source, tmp_path / "release", name="pairs").architecture.vocabulary == 0  # nobody says
+    tokenizer = Tokenizer.load(tmp_path / "release")
+    ids, types = tuple(tokenizer.encode("where is my parcel")), (0, 0, 1, 1)
+    types += (1,) * (len(ids) - len(types))
+    async with classifier(tmp_path / "release") as engine:
+        described = (await engine.inference.describe(call())).models[0]
+        assert {"input_ids", "token_type_ids"} <= set(described.capabilities)
+
+        async def logits(**given: object) -> tuple[float, ...]:
+            request = ClassifyRequest(return_logits=True, **given)  # type: ignore[arg-type]
+            return (await engine.inference.classify(request, call())).logits
+
+        session = load_classifier(open_release(tmp_path / "release"), 8).session
+        for given in ((), (0,) * len(ids), types):
+            found = await logits(input_ids=ids, token_type_ids=given)
+            assert found == tuple(map(float, session.run([Encoded(ids, given)])[0]))
+        assert await logits(input_ids=ids) == await logits(text="where is my parcel")
+        assert await logits(input_ids=ids) != await logits(input_ids=ids, token_type_ids=types)
+        with pytest.raises(InvalidRequest, match=f"input_ids has {tokenizer.id_count} at position 0"):
+            await logits(input_ids=(tokenizer.id_count,))
 
 
 async def test_what_is_too_long_is_cut_only_where_the_release_says_so(release: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Asks a node with the official `tritonclient`; run by an environment that knows nothing of Weir.
 
-Its `inference.*` messages clash with ours in one process. Usage: triton_client.py TASK GRPC HTTP MODEL; prints JSON.
+Its `inference.*` messages clash with ours in one process. Prints JSON.
+Usage: triton_client.py TASK GRPC HTTP MODEL [ROWS].
 """
 
 from __future__ import annotations
@@ -122,6 +123,43 @@ def classify(grpc_target: str, http_target: str, model: str) -> dict[str, Any]:
     return told
 
 
+def _integers(kind: Any, name: str, rows: list[list[int]], binary: bool) -> Any:
+    entry = kind.InferInput(name, [len(rows), len(rows[0])], "INT64")
+    entry.set_data_from_numpy(np.array(rows, dtype=np.int64), **({} if binary else {"binary_data": False}))
+    return entry
+
+
+def rows(grpc_target: str, http_target: str, model: str, given: str) -> dict[str, Any]:
+    """`given` is JSON: `texts`, and `tensors`, the same as rows of integers by name."""
+    texts, tensors = (json.loads(given)[name] for name in ("texts", "tensors"))
+    told: dict[str, Any] = {}
+    for kind, module, client in _clients(grpc_target, http_target):
+        names = ("label", "scores", "tier", "reason", "degraded", "confidence")
+        forms = {"text": [_texts(module, "text", *texts)]}
+        for binary in (True, False) if kind == "http" else (True,):
+            forms[f"rows_{binary}"] = [_integers(module, name, values, binary) for name, values in tensors.items()]
+        wanted = [module.InferRequestedOutput(name) for name in names]
+        found = {form: client.infer(model, inputs, outputs=wanted) for form, inputs in forms.items()}
+        far = [_integers(module, "input_ids", [[0, 1 << 30]], True)]
+        told[kind] = {
+            **_status(client, kind, model),
+            **{form: {name: _array(answer, name) for name in names} for form, answer in found.items()},
+            "unknown": _refusal(module, lambda far=far, client=client: client.infer(model, far)),
+            "both": _refusal(
+                module, lambda far=far, client=client, more=forms["text"]: client.infer(model, far + more)
+            ),
+        }
+    return told
+
+
+def _refusal(module: Any, ask: Any) -> str:
+    try:
+        ask()
+    except module.InferenceServerException as error:
+        return str(error)
+    return ""
+
+
 if __name__ == "__main__":
-    task, *addresses = sys.argv[1:]
-    json.dump({"generate": generate, "classify": classify}[task](*addresses), sys.stdout)
+    task, *given = sys.argv[1:]
+    json.dump({"generate": generate, "classify": classify, "rows": rows}[task](*given), sys.stdout)

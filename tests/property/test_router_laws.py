@@ -47,6 +47,7 @@ REQUESTS = st.builds(
     max_tokens=COUNT,
     prompt_bytes=COUNT,
     expected_tokens=st.none() | COUNT,
+    portable=st.sampled_from([True, True, True, False]),
 )
 OBSERVATIONS = st.builds(
     Observation,
@@ -248,6 +249,14 @@ def test_a_deadline_is_never_exceeded_on_purpose(scene: Scene, left: float) -> N
 def test_what_must_stay_never_escalates(scene: Scene, private: bool) -> None:
     """edge_only and private requests never leave the node, whatever else holds."""
     assert not (scene.asked(private=True) if private else scene.asked(tier="edge_only")).escalates
+
+
+@given(SCENES)
+def test_what_no_other_model_reads_never_escalates(scene: Scene) -> None:
+    """A request in words of the edge's own model goes nowhere else; what wanted to go says what stood in the way."""
+    decision = scene.asked(portable=False).decide()
+    assert decision.action is not Action.ESCALATE
+    assert not decision.degraded or decision.reason is Reason.CAPABILITY
 
 
 @given(SCENES)

@@ -171,7 +171,7 @@ statuses = st.builds(
     count,
 )
 classify_requests = st.builds(
-    ClassifyRequest, text, text, text, constraints, contexts, count, text, text, count, st.booleans()
+    ClassifyRequest, text, text, text, constraints, contexts, count, text, text, count, st.booleans(), tokens, tokens
 )
 classified = st.builds(
     Classified,

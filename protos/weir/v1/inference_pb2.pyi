@@ -831,6 +831,8 @@ class ClassifyRequest(google.protobuf.message.Message):
     TOP_LABELS_FIELD_NUMBER: builtins.int
     RETURN_LOGITS_FIELD_NUMBER: builtins.int
     TEXT_PAIR_FIELD_NUMBER: builtins.int
+    INPUT_IDS_FIELD_NUMBER: builtins.int
+    TOKEN_TYPE_IDS_FIELD_NUMBER: builtins.int
     model: builtins.str
     text: builtins.str
     hops: builtins.int
@@ -845,6 +847,16 @@ class ClassifyRequest(google.protobuf.message.Message):
     def constraints(self) -> Global___Constraints: ...
     @property
     def context(self) -> Global___Context: ...
+    @property
+    def input_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """In place of text, in the words of the model's own tokenizer (capabilities input_ids, token_type_ids). Another
+        model may have other words, so such a request is answered by the node it was sent to, or not at all.
+        """
+
+    @property
+    def token_type_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """for each of input_ids the text it is of, 0 or 1; none: all of the first"""
+
     def __init__(
         self,
         *,
@@ -858,9 +870,11 @@ class ClassifyRequest(google.protobuf.message.Message):
         top_labels: builtins.int = ...,
         return_logits: builtins.bool = ...,
         text_pair: builtins.str = ...,
+        input_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        token_type_ids: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["constraints", b"constraints", "context", b"context"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["constraints", b"constraints", "context", b"context", "hops", b"hops", "idempotency_key", b"idempotency_key", "model", b"model", "request_id", b"request_id", "return_logits", b"return_logits", "text", b"text", "text_pair", b"text_pair", "top_labels", b"top_labels"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["constraints", b"constraints", "context", b"context", "hops", b"hops", "idempotency_key", b"idempotency_key", "input_ids", b"input_ids", "model", b"model", "request_id", b"request_id", "return_logits", b"return_logits", "text", b"text", "text_pair", b"text_pair", "token_type_ids", b"token_type_ids", "top_labels", b"top_labels"]) -> None: ...
 
 Global___ClassifyRequest: typing_extensions.TypeAlias = ClassifyRequest
 
@@ -1148,7 +1162,7 @@ class ModelInfo(google.protobuf.message.Message):
     @property
     def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """stream, sample, min_p, penalties, logprobs, top_logprobs, signals, draft_verify, score, json_schema, choice, tools,
-        tool_turns, classify, text_pair, logits
+        tool_turns, classify, text_pair, logits, input_ids, token_type_ids
         """
 
     @property

@@ -178,6 +178,49 @@ async def test_what_the_edge_lacks_goes_above_and_is_refused_where_nobody_has_it
         await (await Node().ready()).ask(text_pair="b")
 
 
+IDS = {"text": "", "input_ids": (0, 7, 2)}
+WITH_IDS = (*EDGE_MODEL.capabilities, "input_ids")
+
+
+def reads_ids(**fields: object) -> FakeClassifies:
+    return FakeClassifies(replace(EDGE_MODEL, capabilities=WITH_IDS), **fields)  # type: ignore[arg-type]
+
+
+async def test_token_ids_are_the_edges_alone_and_an_unsure_label_says_so() -> None:
+    up = cloud()
+    up.model = replace(CLOUD_MODEL, capabilities=WITH_IDS)  # another model's ids: no help
+    node = await Node(reads_ids(), up).ready()
+    sure = await node.ask(**IDS)
+    assert (sure.tier, sure.reason, sure.degraded) == (Tier.EDGE, Reason.CONFIDENT, False)
+    assert node.engine.requests[0].input_ids == (0, 7, 2)
+    unsure = await (await Node(reads_ids(share=0.5), up).ready()).ask(**IDS)
+    assert (unsure.tier, unsure.degraded, unsure.reason) == (Tier.EDGE, True, Reason.CAPABILITY)
+    assert (unsure.wanted_reason, unsure.confidence) == (Reason.LOW_CONFIDENCE, pytest.approx(0.36, abs=0.01))
+    with pytest.raises(InvalidRequest, match="cloud_only"):
+        await node.ask("cloud_only", **IDS)
+    kept = await Node(reads_ids(share=0.5), up, private_classes=frozenset({"medical"})).ready()
+    assert (await kept.ask(context=Context(request_class="medical"), **IDS)).reason is Reason.PRIVACY
+    assert (await kept.ask("edge_only", **IDS)).reason is Reason.EDGE_ONLY
+    assert up.requests == []
+
+
+async def test_token_ids_that_the_edge_cannot_label_are_nobodys() -> None:
+    up = cloud()
+    with pytest.raises(InvalidRequest, match="input_ids"):
+        await (await Node(upstream=up).ready()).ask(**IDS)
+    gone = await Node(reads_ids(broken=Unavailable("gone")), up).ready()
+    for _ in range(2):  # as it breaks, and known to be down
+        with pytest.raises(Unavailable):
+            await gone.ask(**IDS)
+    long = await Node(reads_ids(broken=ContextTooLong("input_ids has 9")), up).ready()
+    with pytest.raises(ContextTooLong, match="input_ids has 9"):
+        await long.ask(**IDS)
+    full = await Node(reads_ids(broken=Overloaded("full")), up).ready()
+    with pytest.raises(Overloaded, match="full"):
+        await full.ask(**IDS)
+    assert up.requests == []
+
+
 async def test_an_upstream_that_only_writes_text_is_not_asked() -> None:
     up = cloud()
     up.model = ModelInfo("writer", "writer@1", capabilities=("stream",))

@@ -15,6 +15,7 @@ from router.breaker import BreakerSettings
 from router.decision import Policy
 from tests.fakes.inference import FakeInference
 from tests.fakes.node import CLOUD_MODEL, CLOUD_WORDS, EDGE_WORDS, FakeNode, cloud, engine, request, soon
+from wire.capabilities import OWN_WORDS
 from wire.description import Description
 from wire.errors import Overloaded, PreconditionFailed, TooManyHops, Unavailable, from_grpc, grpc_code
 from wire.messages import Final, GenerateEvent, GenerateRequest, Reason, Tier, Usage
@@ -112,6 +113,16 @@ async def test_what_the_cloud_can_do_is_in_reach_of_the_device() -> None:
     assert "json_schema" not in node.local.served.capabilities
     device.state.described(described)
     assert device.state.is_node()
+
+
+async def test_ids_of_another_models_tokenizer_are_in_nobodys_reach() -> None:
+    above = cloud()
+    above.model = replace(above.model, capabilities=(*above.model.capabilities, "input_ids", "token_type_ids"))
+    _, _, node = await chain(0.4, 0.95, above)
+    model = NodeModel(settings("middle"), node.local, node.state, node.cascade)
+    (told,) = (await EdgeNode([model]).describe(soon())).models
+    assert "json_schema" in told.capabilities
+    assert not OWN_WORDS & set(told.capabilities)
 
 
 @pytest.mark.parametrize("max_hops", [0, 1, 4])

@@ -15,6 +15,7 @@ from router.possible import (
     link_is_down,
     no_hops_left,
     no_upstream,
+    not_portable,
     obstacle,
     upstream_just_failed,
     upstream_lacks_capability,
@@ -28,6 +29,12 @@ def test_nothing_stands_in_the_way_of_an_ordinary_request() -> None:
 
 def test_the_unknown_is_no_obstacle() -> None:
     assert obstacle(case(UNSURE, state=State(link=LinkView(), upstream=UpstreamView()))) is None
+
+
+def test_words_of_the_edges_own_model_go_nowhere_and_that_is_told_first() -> None:
+    ids = replace(REQUEST, portable=False)
+    assert not_portable(case(request=ids)) is Reason.CAPABILITY
+    assert obstacle(case(UNSURE, request=ids, state=with_upstream(configured=False))) is Reason.CAPABILITY
 
 
 def test_a_failed_escalation_is_not_repeated() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,16 @@ def test_texts_are_cut_or_refused_as_the_release_says(tmp_path: Path) -> None:
     assert not encoder().takes_pairs
     assert encoder(text_pairs=True).takes_pairs
     assert encoder(text_pairs=True)("w0", "w1").types == [0, 0, 0, 1, 1]
+
+
+def test_the_vocabulary_is_the_models_or_where_nobody_wrote_it_down_the_tokenizers(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    before = write_release(tmp_path / "r", name="intents", task="classify")
+    told, untold = (replace(before, architecture=replace(before.architecture, vocabulary=n)) for n in (70, 0))
+    assert TextEncoder(made(), told, 6).vocabulary == 70
+    assert TextEncoder(made(), untold, 6).vocabulary == 3 + len(WORDS)
+    raw = Raw(models.WordLevel({"[UNK]": 2, "w0": 9}, "[UNK]"))
+    assert Tokenizer(raw.to_str().encode(), {}).id_count == 10  # ids were left out
 
 
 def _with(manifest: Manifest, labelling: Labelling) -> Manifest:

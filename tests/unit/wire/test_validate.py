@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from wire.capabilities import demand_capable, needs
-from wire.classification import ClassifyRequest
+from wire.classification import MOST_IDS, ClassifyRequest
+from wire.convert_tasks import classify_request_in, classify_request_out
 from wire.errors import InvalidRequest, NotSupported, PreconditionFailed, TooLarge, WeirError
 from wire.messages import (
     Constraints,
@@ -18,6 +19,7 @@ from wire.messages import (
     Message,
     ResponseFormat,
     Sampling,
+    TierConstraint,
     Tool,
     ToolCall,
 )
@@ -27,6 +29,7 @@ from wire.validate import RequestLimits, check_classify, check_request, check_sc
 HELLO = (Message("user", "hello"),)
 SCHEMA = ResponseFormat("json_schema", "{}")
 LIMITS = RequestLimits(max_prompt_bytes=1000)
+CLOUD_ONLY = Constraints(TierConstraint.CLOUD_ONLY)
 
 
 def test_a_plain_request_passes() -> None:
@@ -136,12 +139,30 @@ def test_a_long_fault_is_not_told_whole(request_: GenerateRequest) -> None:
         (ClassifyRequest(text="x", constraints=Constraints(max_risk=2)), InvalidRequest, "max_risk"),
         (ClassifyRequest(text="x", constraints=Constraints(commit_rule="prefix:4")), InvalidRequest, "commit_rule"),
         (ClassifyRequest(text="x", hops=5), PreconditionFailed, "own upstream"),
+        (ClassifyRequest(text="x", input_ids=(1,)), InvalidRequest, "not both"),
+        (ClassifyRequest(text_pair="x", input_ids=(1,)), InvalidRequest, "not both"),
+        (ClassifyRequest(token_type_ids=(1,)), InvalidRequest, "input_ids, which is empty"),
+        (ClassifyRequest(input_ids=(3, -1)), InvalidRequest, "input_ids has -1 at position 1"),
+        (ClassifyRequest(input_ids=(3, 1 << 31)), InvalidRequest, "input_ids has 2147483648 at position 1"),
+        (ClassifyRequest(input_ids=(1,) * ((1 << 16) + 1)), TooLarge, "65537"),
+        (ClassifyRequest(input_ids=(1, 2), token_type_ids=(0,)), InvalidRequest, "token_type_ids has 1 entries for 2"),
+        (ClassifyRequest(input_ids=(1, 2), token_type_ids=(0, 2)), InvalidRequest, "token_type_ids has 2 at position"),
+        (ClassifyRequest(input_ids=(1,), constraints=CLOUD_ONLY), InvalidRequest, "cloud_only cannot be kept"),
+        (ClassifyRequest(input_ids=(1,), top_labels=-1), InvalidRequest, "top_labels"),
     ],
 )
 def test_a_fault_in_a_text_to_label_is_named(request_: ClassifyRequest, kind: type[WeirError], word: str) -> None:
     check_classify(ClassifyRequest(text="hello"), LIMITS)
+    check_classify(ClassifyRequest(input_ids=(0, 5), token_type_ids=(0, 1)), LIMITS)
     with pytest.raises(kind, match=word):
         check_classify(request_, LIMITS)
+
+
+@pytest.mark.parametrize("field", ["input_ids", "token_type_ids"])
+def test_ids_are_counted_before_they_are_read(field: str) -> None:
+    request = ClassifyRequest(**{field: (1,) * (MOST_IDS + 1)})
+    with pytest.raises(TooLarge, match=f"{field} has 65537 entries; at most 65536"):
+        classify_request_in(classify_request_out(request))
 
 
 @pytest.mark.parametrize(
