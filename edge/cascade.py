@@ -16,9 +16,8 @@ edge at most twice (again only after the upstream failed and the first try was c
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 
 from edge.escalation import Escalator
@@ -27,6 +26,7 @@ from edge.judge import CascadeParts, CascadeSettings, Judge, asked
 from edge.provenance import edge_committed, edge_final, upstream_committed, upstream_final
 from edge.refusal import refusal
 from edge.run import Attempt, Run, joined
+from edge.way_in import WayIn, named
 from router.decision import Action, Decision, Moment
 from wire.errors import (
     Cancelled,
@@ -35,7 +35,6 @@ from wire.errors import (
     DeadlineExceeded,
     InvalidRequest,
     NotFound,
-    Overloaded,
     Unavailable,
     WeirError,
 )
@@ -55,17 +54,17 @@ class Cascade:
         self._parts, self._settings = parts, settings
         self._judge = Judge(parts, settings)
         self._escalator = Escalator(parts.upstream, parts.outlook, parts.local, parts.clock)
-        self._running = 0
+        self._way_in = WayIn(settings.max_requests, "requests")
 
     @property
     def running(self) -> int:
         """Requests in this node now."""
-        return self._running
+        return self._way_in.inside
 
     async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
         """See InferenceService."""
         run = self._begin(request, call)
-        with self._counted():
+        with self._way_in.counted():
             run.next = self._judge.decide(run, Moment.BEFORE)
             # Every stage sets what comes next, or None when the answer is out.
             while (decision := run.next) is not None:
@@ -207,24 +206,10 @@ class Cascade:
         name = settings.model or (served.name if served is not None else "")
         if request.model and name and request.model != name:
             raise NotFound(f"no model {request.model!r} here; this node serves {name!r}")
-        if self._running >= settings.max_requests:
-            raise Overloaded(f"{self._running} requests are in this node, which is the most; try again later")
-        request = replace(
-            request,
-            model=request.model or name,
-            request_id=request.request_id or uuid.uuid4().hex,
-            idempotency_key=request.idempotency_key or uuid.uuid4().hex,
-        )
+        self._way_in.demand_room()
+        request = named(request, name)
         rule = request.constraints.commit_rule or settings.commit_rule
         return Run(request, call, asked(request, commit_prefix(rule), settings), self._parts.clock(), served)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
 
 
 def _broken_off(who: str, error: WeirError) -> WeirError:

@@ -13,9 +13,6 @@ failed before the edge was asked). Token ids are the edge's own model's, so the 
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from edge.calibration import Calibrated
@@ -26,6 +23,7 @@ from edge.judge import CascadeSettings, state_of
 from edge.local import LocalState
 from edge.ports import Clock, Outlook, Uniform
 from edge.refusal import refusal
+from edge.way_in import WayIn, named
 from router.calibration import InForce
 from router.decision import Action, Decision, Moment, Observation
 from router.decision import Request as Asked
@@ -40,7 +38,6 @@ from wire.errors import (
     DeadlineExceeded,
     InvalidRequest,
     NotFound,
-    Overloaded,
     Unavailable,
     WeirError,
 )
@@ -70,12 +67,12 @@ class ClassifyCascade:
     def __init__(self, parts: ClassifyParts, settings: CascadeSettings) -> None:
         self._parts, self._settings = parts, settings
         self._escalator = ClassifyEscalator(parts.upstream, parts.outlook, parts.local, parts.clock)
-        self._running = 0
+        self._way_in = WayIn(settings.max_requests, "texts")
 
     async def classify(self, request: ClassifyRequest, call: Call) -> Classified:
         """See Classifies."""
         run = self._begin(request, call)
-        with self._counted():
+        with self._way_in.counted():
             decision = self._decide(run, Moment.BEFORE)
             while True:
                 match decision.action:
@@ -184,23 +181,9 @@ class ClassifyCascade:
         call.deadline.check()
         served = self._parts.local.served
         name = settings.model or (served.name if served is not None else "")
-        if self._running >= settings.max_requests:
-            raise Overloaded(f"{self._running} texts are in this node, which is the most; try again later")
-        request = replace(
-            request,
-            model=request.model or name,
-            request_id=request.request_id or uuid.uuid4().hex,
-            idempotency_key=request.idempotency_key or uuid.uuid4().hex,
-        )
+        self._way_in.demand_room()
+        request = named(request, name)
         return ClassifyRun(request, call, asked(request, settings), self._parts.clock(), served)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
 
 
 def asked(request: ClassifyRequest, settings: CascadeSettings) -> Asked:
