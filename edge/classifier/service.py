@@ -9,10 +9,8 @@ Must not know: routing, upstreams, confidence.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from edge.classifier.batcher import BatcherSettings, TextBatcher
@@ -24,10 +22,12 @@ from edge.classifier.pick import Bounds
 from edge.engine.control import Control
 from edge.engine.making import Making
 from edge.engine.room import Memory
+from edge.engine.tokenizing import Tokenizing
 from edge.engine.weights import Weights
 from runtime.ort.classify import Encoded
 from wire.capabilities import demand_classifies
 from wire.classification import Classified, ClassifyRequest
+from wire.deadline import Deadline
 from wire.description import Description
 from wire.errors import NotSupported
 from wire.messages import GenerateEvent, GenerateRequest, Reason, Tier
@@ -55,7 +55,7 @@ class ClassifierService:
         self.control = Control(
             Weights(config, broken, making, look), config.node, config.batch_rows, config.max_queue, "texts"
         )
-        self._tokenizing = ThreadPoolExecutor(_TOKENIZING_THREADS, "tokenize")
+        self._tokenizing = Tokenizing(_TOKENIZING_THREADS)
 
     async def load(self) -> None:
         """Loads the configured release. Raises NotFound, PreconditionFailed, Overloaded."""
@@ -64,7 +64,7 @@ class ClassifierService:
     def close(self) -> None:
         """Fails what runs as Unavailable and ends the threads."""
         self.control.close()
-        self._tokenizing.shutdown(wait=False, cancel_futures=True)
+        self._tokenizing.close()
 
     async def describe(self, call: Call, probe_bytes: int = 0) -> Description:
         """See InferenceService."""
@@ -78,7 +78,7 @@ class ClassifierService:
         async with self.control.inside(call) as waited_s:
             model, batcher = self.control.serving(request.model)
             demand_classifies(request, model.info.capabilities, "this engine")
-            row = await self._encoded(model, request)
+            row = await self._encoded(model, request, call.deadline)
             call.deadline.check()
             submitted = time.monotonic()
             labelled = await batcher.submit(
@@ -94,10 +94,10 @@ class ClassifierService:
                 timings[CHANGING] = waited_s * 1e3
             return self._classified(model, request, row, labelled, timings)
 
-    async def _encoded(self, model: Model, request: ClassifyRequest) -> Encoded:
+    async def _encoded(self, model: Model, request: ClassifyRequest, deadline: Deadline) -> Encoded:
         if len(request.text) + len(request.text_pair) <= _SHORT_BYTES:
             return model.encoded(request)
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, model.encoded, request)
+        return await self._tokenizing.of(deadline, model.encoded, request)
 
     def _classified(
         self, model: Model, request: ClassifyRequest, row: Encoded, labelled: Labelled, timings: dict[str, float]

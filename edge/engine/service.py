@@ -9,10 +9,8 @@ Must not know: routing, upstreams, confidence.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
 
@@ -25,6 +23,7 @@ from edge.engine.job import Ended, Job, Scored
 from edge.engine.looking import memory_here
 from edge.engine.model import Model, Opener, open_model
 from edge.engine.room import Memory
+from edge.engine.tokenizing import Tokenizing
 from edge.engine.tools import CallReader, Grammars
 from edge.engine.weights import Weights
 from edge.engine.words import choices_of, delta, sampling_params, scored, wire_signals
@@ -55,7 +54,7 @@ class EngineService:
         self.control = Control(
             Weights(config, broken, making, look), config.node, config.slots, config.max_queue, "requests"
         )
-        self._tokenizing = ThreadPoolExecutor(_TOKENIZING_THREADS, "tokenize")
+        self._tokenizing = Tokenizing(_TOKENIZING_THREADS)
         self._grammars = Grammars()
 
     async def load(self) -> None:
@@ -65,7 +64,7 @@ class EngineService:
     def close(self) -> None:
         """Fails what runs as Unavailable and ends the threads."""
         self.control.close()
-        self._tokenizing.shutdown(wait=False, cancel_futures=True)
+        self._tokenizing.close()
         self._grammars.close()
 
     async def describe(self, call: Call, probe_bytes: int = 0) -> Description:
@@ -104,9 +103,7 @@ class EngineService:
         self, model: Model, prompt: GenerateRequest, texts: tuple[str, ...], context: Context, call: Call
     ) -> Job:
         """A job that scores `texts` as what follows the prompt."""
-        prompt_ids, continuations = await asyncio.get_running_loop().run_in_executor(
-            self._tokenizing, model.continuation_ids, prompt, texts
-        )
+        prompt_ids, continuations = await self._tokenizing.of(call.deadline, model.continuation_ids, prompt, texts)
         call.deadline.check()
         return Job(
             model.served,
@@ -125,7 +122,7 @@ class EngineService:
         demand_capable(request, model.info.capabilities, "this engine")
         if (choices := choices_of(request)) is not None:
             return batcher, await self._scoring(model, request, choices, request.context, call)
-        prompt_ids = await asyncio.get_running_loop().run_in_executor(self._tokenizing, model.prompt_ids, request)
+        prompt_ids = await self._tokenizing.of(call.deadline, model.prompt_ids, request)
         constraint = await self._grammars.constraint(
             request, model.constraints, model.tokenizer.call_form, call.deadline
         )
