@@ -24,7 +24,7 @@ from edge.escalation import Escalator
 from edge.events import EdgeFailed, EscalationFailed
 from edge.judge import CascadeParts, CascadeSettings, Judge, asked
 from edge.provenance import edge_committed, edge_final, upstream_committed, upstream_final
-from edge.refusal import refusal
+from edge.refusal import bare, refusal
 from edge.run import Attempt, Run, joined
 from edge.way_in import WayIn, named
 from router.decision import Action, Decision, Moment
@@ -81,7 +81,7 @@ class Cascade:
                 return self._upstream(run, decision)
             case Action.ANSWER:
                 return self._answer(run, decision)
-        raise refusal(run, decision, self._settings.limits.max_hops - run.request.hops)
+        raise refusal(run, decision, self._parts.outlook.view(self._settings.limits.max_hops - run.request.hops))
 
     # --- the edge
 
@@ -216,4 +216,4 @@ def _broken_off(who: str, error: WeirError) -> WeirError:
     """The error of an answer that was partly shown. Its text stands: nothing is repeated or mixed."""
     if isinstance(error, (DeadlineExceeded, CannotConstrain)):  # asking again would end the same
         return error
-    return Unavailable(f"the {who} broke off in the middle ({error.message}); the text so far stands, ask again")
+    return Unavailable(f"the {who} broke off in the middle ({bare(error)}); the text so far stands, ask again")

@@ -87,7 +87,8 @@ class ClassifyCascade:
                     case Action.ANSWER if run.answer is not None:
                         return edge_classified(run, run.answer, decision, self._parts.clock(), self._settings.node)
                     case _:
-                        raise refusal(run, decision, self._settings.limits.max_hops - run.request.hops)
+                        hops_left = self._settings.limits.max_hops - run.request.hops
+                        raise refusal(run, decision, self._parts.outlook.view(hops_left))
 
     async def _edge(self, run: ClassifyRun) -> Decision:
         """Has the edge label it, and decides what follows. Raises WeirError when nothing can."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
-from router.decision import Decision, Reason
+from router.decision import Decision, Reason, UpstreamView
 from router.decision import Request as Asked
 from wire.description import ModelInfo
 from wire.errors import (
@@ -20,7 +21,7 @@ from wire.errors import (
 from wire.service import Call
 
 _WAYS: dict[Reason, str] = {
-    Reason.OFFLINE: "the upstream cannot be reached, or none is set ([edge] upstream)",
+    Reason.OFFLINE: "the upstream cannot be reached",
     Reason.BREAKER_OPEN: "the upstream failed lately and is left alone for a moment",
     Reason.UPSTREAM_ERROR: "the upstream failed",
     Reason.EDGE_ONLY: "the request allows the edge alone",
@@ -28,7 +29,8 @@ _WAYS: dict[Reason, str] = {
     Reason.CAPABILITY: "no tier in reach can serve it",
 }
 
-
+_NO_UPSTREAM = "this node has no upstream ([edge] upstream)"
+_ADVICE = re.compile(r"[;,] try again( later| soon| in a moment)?$")
 _PASSING = (Reason.BREAKER_OPEN, Reason.UPSTREAM_ERROR)  # later the upstream may take what it cannot take now
 
 
@@ -42,7 +44,7 @@ class Refused(Protocol):
     upstream_error: WeirError | None
 
 
-def refusal(run: Refused, decision: Decision, hops_left: int = 1) -> WeirError:
+def refusal(run: Refused, decision: Decision, upstream: UpstreamView) -> WeirError:
     """What the caller is told. A fault of the request itself comes before everything else."""
     own = None if isinstance(run.edge_error, CannotConstrain) else run.edge_error
     for error in (own, run.upstream_error):
@@ -51,26 +53,44 @@ def refusal(run: Refused, decision: Decision, hops_left: int = 1) -> WeirError:
     if decision.reason is Reason.DEADLINE or run.call.deadline.expired:
         return DeadlineExceeded("too little time is left to answer; allow more, or ask for fewer tokens")
     if decision.reason is Reason.BUDGET:
-        return _no_budget(hops_left)
-    if (told := _told_by_the_edge(run.edge_error, decision)) is not None:
+        return _no_budget(upstream.hops_left)
+    if (told := _told_by_the_edge(run.edge_error, decision, _why(decision, upstream))) is not None:
         return told
     missing = run.asked.needs - _capabilities(run)
     if run.edge_error is None and run.upstream_error is None and missing and run.served is not None:
-        return InvalidRequest(f"no tier in reach can serve what is asked: {', '.join(sorted(missing))}")
-    words = [_WAYS.get(decision.reason, str(decision.reason))]
+        alone = "" if upstream.configured else f"; {_NO_UPSTREAM}"
+        return InvalidRequest(f"no tier in reach can serve what is asked: {', '.join(sorted(missing))}{alone}")
+    return _unavailable(run, decision, upstream)
+
+
+def _unavailable(run: Refused, decision: Decision, upstream: UpstreamView) -> WeirError:
+    words = [_why(decision, upstream)]
+    if run.asked.tier == "cloud_only" and not upstream.configured:
+        return Unavailable(f"{words[0]}, and the request allows no other tier (cloud_only); set one, or allow the edge")
     if run.edge_error is not None:
-        words.append(f"the edge: {run.edge_error.message}")
+        words.append(f"the edge: {bare(run.edge_error)}")
     elif decision.reason in (Reason.EDGE_ONLY, Reason.PRIVACY) or run.asked.tier != "cloud_only":
         words.append("the edge's engine is not available")
     if run.upstream_error is not None:
-        words.append(f"the upstream: {run.upstream_error.message}")
+        said = bare(run.upstream_error)
+        words.append(said if said.startswith("the upstream") else f"the upstream: {said}")
     return Unavailable("; ".join(words) + "; try again")
 
 
-def _told_by_the_edge(error: WeirError | None, decision: Decision) -> WeirError | None:
+def bare(error: WeirError) -> str:
+    """An error's words as a part of others, which say themselves what to do."""
+    return _ADVICE.sub("", error.message)
+
+
+def _why(decision: Decision, upstream: UpstreamView) -> str:
+    if decision.reason is Reason.OFFLINE and not upstream.configured:
+        return _NO_UPSTREAM
+    return _WAYS.get(decision.reason, str(decision.reason))
+
+
+def _told_by_the_edge(error: WeirError | None, decision: Decision, why: str) -> WeirError | None:
     """The engine's own words, where they say best what to do."""
     if isinstance(error, CannotConstrain) and decision.reason not in _PASSING:
-        why = _WAYS.get(decision.reason, str(decision.reason))
         return CannotConstrain(f"{error.message}; and no other tier can be asked: {why}")
     return error if isinstance(error, Overloaded) else None
 

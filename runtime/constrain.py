@@ -216,6 +216,8 @@ def _reason(matcher: llguidance.LLMatcher) -> str:
     """The compiler's own words, on one line, without its trace."""
     told = str(matcher.get_error()).replace("<non-verbose/>", "").split("\n\n", 1)[0]
     told = " ".join(told.split())
+    if told.isidentifier():  # the name of a state alone: it found nothing that may be written
+        return "no text keeps to it; look for a $ref that leads back to itself"
     return told if len(told) <= _SHOWN else told[: _SHOWN - 1] + "…"
 
 

@@ -125,7 +125,8 @@ def _check_hops(hops: int, limits: RequestLimits) -> None:
         raise InvalidRequest(f"hops is {hops}; it starts at 0")
     if hops > limits.max_hops:
         raise TooManyHops(
-            f"the request passed {hops} nodes, more than {limits.max_hops}; check that no node is its own upstream"
+            f"the request passed {hops} nodes, more than {limits.max_hops} (max_hops); "
+            "check that no node is its own upstream"
         )
 
 

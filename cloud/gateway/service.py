@@ -65,8 +65,8 @@ class GatewayService:
             raise PreconditionFailed("the request must stay on the edge (edge_only) and this is the cloud")
         if request.hops + 1 > self._limits.max_hops:
             raise TooManyHops(
-                f"the request passed {request.hops} nodes and cannot be passed on; check that no node is its own "
-                "upstream"
+                f"the request passed {request.hops} nodes of at most {self._limits.max_hops} (max_hops) and cannot be "
+                "passed on; check that no node is its own upstream"
             )
         call.deadline.check()
         served = {info.name for info in self._pool.models()}

@@ -112,6 +112,8 @@ def of_status(refused: Refused, secret: str) -> WeirError:
     fault, status = _fault(refused.document), refused.status
     kind = _by_code(fault) or _BY_STATUS.get(status, Unavailable)
     said = _said(fault, secret)
+    if kind is TooManyHops and said:  # which every node on the way back would tell once more
+        return TooManyHops(said)
     if kind in (Unauthenticated, PermissionDenied):
         said = f"{said}; check upstream_api_key" if said else "check upstream_api_key"
     if 300 <= status < 400:

@@ -86,7 +86,7 @@ async def test_a_schema_that_the_edge_cannot_hold_goes_up(fails: dict[str, Any])
 @pytest.mark.parametrize(
     ("asked", "upstream", "kind", "words"),
     [
-        (SCHEMA, None, CannotConstrain, "none is set"),
+        (SCHEMA, None, CannotConstrain, "no other tier can be asked: this node has no upstream"),
         (replace(SCHEMA, constraints=request("edge_only").constraints), cloud(), CannotConstrain, "edge alone"),
         (SCHEMA, replace(cloud(), model=engine().model), CannotConstrain, "no tier in reach"),
         (
