@@ -32,11 +32,16 @@ def token_count(tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LatencyEstimate:
-    """Seconds to the first token and per further token; None until measured."""
+    """Seconds to the first token and per further token; None until measured.
+
+    A pace that was measured over a few tokens is mostly noise: under `whole_tokens` further ones, an answer's counts
+    by their share of them.
+    """
 
     first_token_s: float | None = None
     per_token_s: float | None = None
     weight: float = 0.3  # of the newest sample
+    whole_tokens: int = 10
 
     def after(self, first_token_s: float, total_s: float, tokens: int) -> LatencyEstimate:
         """This estimate after one more answer of `tokens` tokens. Impossible samples change nothing."""
@@ -46,11 +51,13 @@ class LatencyEstimate:
         estimate = replace(self, first_token_s=self._mean(self.first_token_s, first))
         if total is None or total < first or tokens < 2:
             return estimate
-        per_token = (total - first) / (token_count(tokens) - 1)
-        return replace(estimate, per_token_s=self._mean(self.per_token_s, per_token))
+        further = token_count(tokens) - 1
+        share = min(further / self.whole_tokens, 1.0)
+        return replace(estimate, per_token_s=self._mean(self.per_token_s, (total - first) / further, share))
 
-    def _mean(self, old: float | None, sample: float) -> float:
-        return sample if old is None else (1 - self.weight) * old + self.weight * sample
+    def _mean(self, old: float | None, sample: float, share: float = 1.0) -> float:
+        weight = self.weight * share
+        return sample if old is None else (1 - weight) * old + weight * sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,20 @@ def test_one_token_tells_nothing_about_the_next() -> None:
     assert LatencyEstimate().after(0.2, 0.2, 1) == LatencyEstimate(0.2, None)
 
 
+def test_a_pace_over_a_few_tokens_counts_by_their_share() -> None:
+    known = LatencyEstimate(0.2, 0.1)
+    moved = {tokens: known.after(0.2, 0.2 + (tokens - 1) * 1.1, tokens) for tokens in (2, 6, 11, 501)}
+    per_token = {tokens: estimate.per_token_s for tokens, estimate in moved.items()}
+    assert per_token == pytest.approx({2: 0.13, 6: 0.25, 11: 0.4, 501: 0.4})
+
+
+def test_many_short_answers_are_believed_in_the_end() -> None:
+    estimate = LatencyEstimate(0.2, 0.1)
+    for _ in range(200):
+        estimate = estimate.after(0.2, 0.7, 2)
+    assert estimate.per_token_s == pytest.approx(0.5, abs=0.01)
+
+
 @pytest.mark.parametrize(("first", "total", "tokens"), [(math.nan, 1.0, 5), (-1.0, 1.0, 5), (0.1, 1.0, 0)])
 def test_impossible_samples_change_nothing(first: float, total: float, tokens: int) -> None:
     assert LatencyEstimate(1.0, 1.0).after(first, total, tokens) == LatencyEstimate(1.0, 1.0)
