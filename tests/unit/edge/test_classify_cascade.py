@@ -152,6 +152,20 @@ async def test_a_slow_upstream_leaves_time_for_the_edges_label() -> None:
     assert node.upstream is not None and node.upstream.running == 0
 
 
+async def test_a_silent_upstream_is_given_up_long_before_the_deadline_and_its_breaker_opens() -> None:
+    up = cloud()
+    node = await Node(FakeClassifies(share=0.5), up).ready()
+    assert (await node.ask()).tier is Tier.CLOUD
+    up.takes_s = 60
+    for _ in range(3):
+        began = time.monotonic()
+        answer = await node.ask(seconds=5.0)
+        assert time.monotonic() - began < 2.5
+        assert (answer.node, answer.degraded, answer.reason) == ("here", True, Reason.UPSTREAM_ERROR)
+    assert (await node.ask()).reason is Reason.BREAKER_OPEN
+    assert up.running == 0
+
+
 @pytest.mark.parametrize("tier", ["edge_only", "cloud_only"])
 async def test_what_the_caller_insists_on_is_kept(tier: str) -> None:
     up = cloud()
