@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from edge.openai_upstream.settings import OpenAiSettings
 from edge.openinference.face import NodeFace
 from edge.openinference.rest import add_open_inference
 from runtime.config import ConfigError, load
+from tests.fakes.classifier import CLASSIFIER, FakeClassifier
 from tests.fakes.inference import FakeInference
 from tests.fakes.node import FakeNode, cloud, engine
 from wire.description import ModelInfo
@@ -173,13 +175,18 @@ def test_a_node_behind_a_url_is_known_as_one() -> None:
         assert description(nonsense, settings, "host").models == ()
 
 
-async def test_the_documented_call_works() -> None:
+async def test_the_documented_calls_work() -> None:
     from starlette.testclient import TestClient
 
     page = (Path(__file__).parents[3] / "docs" / "openinference.md").read_text()
-    [(path, body)] = re.findall(r"curl -s localhost:8080(\S+) -d '(.*?)'", page, flags=re.DOTALL)
-    service = FakeInference(model=ModelInfo("tiny", "tiny@1.0.0+0"))
-    app = make_app(service, HttpSettings())
-    add_open_inference(app, NodeFace(service), HttpSettings())
-    answer = TestClient(app).post(path, content=body)
-    assert answer.json()["outputs"][0]["data"] == ["one two three"]
+    calls = re.findall(r"curl -s localhost:8080(\S+) -d '(.*?)'", page, flags=re.DOTALL)
+    classifier, told = FakeClassifier(), []
+    for (path, body), model in zip(
+        calls, (ModelInfo("tiny", "tiny@1.0.0+0"), replace(CLASSIFIER, name="intents")), strict=True
+    ):
+        service = FakeInference(model=model)
+        app = make_app(service, HttpSettings())
+        add_open_inference(app, NodeFace(service, classifies=classifier), HttpSettings())
+        told.append(TestClient(app).post(path, content=body).json()["outputs"][0]["data"])
+    assert told == [["one two three"], ["short", "short"]]
+    assert [asked.input_ids for asked in classifier.requests] == [(101, 7592, 2017, 102), (101, 7632, 102)]
