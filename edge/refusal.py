@@ -65,8 +65,10 @@ def refusal(run: Refused, decision: Decision, upstream: UpstreamView) -> WeirErr
 
 def _unavailable(run: Refused, decision: Decision, upstream: UpstreamView) -> WeirError:
     words = [_why(decision, upstream)]
-    if run.asked.tier == "cloud_only" and not upstream.configured:
+    if run.asked.tier == "cloud_only" and words[0] == _NO_UPSTREAM:
         return Unavailable(f"{words[0]}, and the request allows no other tier (cloud_only); set one, or allow the edge")
+    if run.asked.tier == "cloud_only" and decision.reason is Reason.PRIVACY:
+        return Unavailable(f"{words[0]}, and it allows no tier but the cloud (cloud_only); give one of them up")
     if run.edge_error is not None:
         words.append(f"the edge: {bare(run.edge_error)}")
     elif decision.reason in (Reason.EDGE_ONLY, Reason.PRIVACY) or run.asked.tier != "cloud_only":

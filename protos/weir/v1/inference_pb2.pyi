@@ -746,7 +746,7 @@ class Final(google.protobuf.message.Message):
     threshold: builtins.float
     """the confidence this answer was held against"""
     edge_tokens_spent: builtins.int
-    """decoded on the edge and not given, because another tier answers"""
+    """decoded on edges for this request and not given, whoever answered"""
     @property
     def usage(self) -> Global___Usage: ...
     @property

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from edge.judge import CascadeSettings
 from edge.openai_upstream.faults import Refused, of_status
 from tests.fakes.node import FakeNode, cloud, engine, request
 from wire.errors import CannotConstrain, InvalidRequest, Overloaded, TooManyHops, Unavailable, WeirError
-from wire.messages import ResponseFormat
+from wire.messages import Context, ResponseFormat
 
 GONE = Unavailable("the engine's process ended, or cannot be reached; try again")
 UNHELD = CannotConstrain("response_format: this schema cannot be answered by: not")
@@ -26,6 +27,17 @@ async def test_without_an_upstream_cloud_only_is_not_told_to_try_again() -> None
         "this node has no upstream ([edge] upstream), and the request allows no other tier (cloud_only); "
         "set one, or allow the edge"
     )
+
+
+async def test_a_request_that_allows_no_tier_at_all_is_told_what_forbids_it() -> None:
+    private = CascadeSettings(private_classes=frozenset({"health"}))
+    for upstream in (None, cloud()):
+        node = await FakeNode(engine(), upstream, private).ready()
+        error = await _told(node, "cloud_only", context=Context(request_class="health"))
+        assert error.message == (
+            "the request must not leave this node, and it allows no tier but the cloud (cloud_only); "
+            "give one of them up"
+        )
 
 
 async def test_without_an_upstream_what_is_missing_is_told_with_it() -> None:

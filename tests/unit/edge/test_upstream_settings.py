@@ -19,6 +19,7 @@ from edge.http.settings import HttpSettings
 from edge.launcher import Launcher
 from edge.openai_upstream.answer import Answer
 from edge.openai_upstream.client import OpenAiUpstream
+from edge.openai_upstream.logprobs import Logprobs
 from edge.openai_upstream.models import description
 from edge.openai_upstream.settings import OpenAiSettings
 from edge.openinference.face import NodeFace
@@ -152,7 +153,7 @@ def test_a_nodes_provenance_is_used_and_nonsense_in_it_counts_for_nothing() -> N
     end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
     answers = []
     for weir in (told, lies, "text"):
-        answer = Answer("host", "r")
+        answer = Answer("host", "r", Logprobs(wanted=False, top=0, left=0))
         list(answer.event(json.dumps({**end, "weir": weir}).encode()))
         answers.append(answer.final(1))
     first, second, third = answers
