@@ -161,16 +161,16 @@ class Lane:
 
     def _decode(self) -> None:
         began = self._clock()
-        for sequence, logits in self.rows.decode():
-            self._guarded(sequence, partial(self._decoded, sequence, logits))
+        for sequence, logits, probabilities in self.rows.decode():
+            self._guarded(sequence, partial(self._decoded, sequence, logits, probabilities))
         self._sweep()
         self.pace.decoded(self._clock() - began, beside=bool(self._prefilling))
 
-    def _decoded(self, sequence: Running, logits: Logits) -> None:
+    def _decoded(self, sequence: Running, logits: Logits, probabilities: Logits | None) -> None:
         self._grow(sequence, 1)
         if self._keep_answers and sequence.length % BLOCK_TOKENS == 0:  # block by block: never many in one step
             self.prefixes.add(sequence.trail, sequence.token_ids, sequence.row, sequence.length)
-        self._take(sequence, logits)
+        self._take(sequence, logits, probabilities)
 
     def _wanted(self, sequence: Running, most: int, beside: bool) -> int:
         """Tokens that its next chunk may have."""
@@ -236,7 +236,8 @@ class Lane:
             sequence.scoring.prompted(logits)
             self._end_scoring(sequence)
             return
-        self._take(sequence, logits)
+        told = self.served.steps.probabilities
+        self._take(sequence, logits, None if told is None else told[0])
         if not sequence.ended:
             self._join(sequence)
 
@@ -289,8 +290,8 @@ class Lane:
             _log.exception("a request failed while it was prefilled or decoded")
             self._fail(sequence, internal_fault())
 
-    def _take(self, sequence: Running, logits: Logits) -> None:
-        token, reason = sequence.take(logits)
+    def _take(self, sequence: Running, logits: Logits, probabilities: Logits | None) -> None:
+        token, reason = sequence.take(logits, probabilities)
         if token is not None:
             self._post(sequence.ticket, token)
         if reason is None and sequence.length >= self.served.steps.capacity:

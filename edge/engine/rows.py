@@ -70,8 +70,8 @@ class Rows:
         """The first `length` positions of a row take memory now."""
         self._touched[row] = max(self._touched[row], length)
 
-    def decode(self) -> list[tuple[Running, Logits]]:
-        """A step over all that decode, and the logits [V] of each. Raises ModelBroken."""
+    def decode(self) -> list[tuple[Running, Logits, Logits | None]]:
+        """A step over all that decode: of each its logits [V], and its probabilities if told. Raises ModelBroken."""
         rows = [holder if holder and holder.decoding else None for holder in self._holders[: self.span]]
         logits = self._steps.decode(
             [holder.last_token if holder else 0 for holder in rows],
@@ -79,7 +79,8 @@ class Rows:
         )
         for row in range(len(rows)):
             self.touch(row, 1)
-        return [(holder, row) for holder, row in zip(rows, logits, strict=True) if holder]
+        told = self._steps.probabilities
+        return [(holder, logits[row], None if told is None else told[row]) for row, holder in enumerate(rows) if holder]
 
     def close_up(self, go_on: Callable[[], bool]) -> bool:
         """Copies towards rows 0 … n-1 for the n that decode: a slice, and more while `go_on` says so.

@@ -87,14 +87,15 @@ class Running:
         """The prompt and what was chosen."""
         return [*self.job.prompt_ids, *self.chosen]
 
-    def take(self, logits: Logits) -> tuple[Token | None, str | None]:
+    def take(self, logits: Logits, probabilities: Logits | None) -> tuple[Token | None, str | None]:
         """The next token, None where the answer ends without one; and why it ends, None where it goes on.
 
+        `probabilities` are those of `logits`, where they are known, and are written into.
         Raises NotFinite, ConstraintFailed, and whatever decoding its text raises.
         """
         job, constraint = self.job, self.job.constraint
         mask = None if constraint is None else constraint.mask()
-        choice = self.sampler.choose(logits, mask, job.top_logprobs)
+        choice = self.sampler.choose(logits, mask, job.top_logprobs, probabilities)
         whole = constraint is not None and constraint.accept(choice.token)
         if choice.token in self.served.stop_ids:
             return None, "stop"

@@ -33,12 +33,17 @@ def generate(
     length = len(prompt_ids)
     if length >= model.capacity:
         raise ValueError(f"the prompt has {length} tokens; this model takes fewer than {model.capacity}")
-    choice = sampler.choose(prefill(model, 0, prompt_ids))
+    choice = sampler.choose(prefill(model, 0, prompt_ids), probabilities=_told(model))
     for produced in range(1, max_tokens + 1):
         if choice.token in stop_ids:
             return
         yield choice
         if produced == max_tokens or length >= model.capacity:
             return
-        choice = sampler.choose(model.decode([choice.token], [length])[0])
+        logits = model.decode([choice.token], [length])[0]
+        choice = sampler.choose(logits, probabilities=_told(model))
         length += 1
+
+
+def _told(model: StepModel) -> Logits | None:
+    return None if model.probabilities is None else model.probabilities[0]

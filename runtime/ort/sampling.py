@@ -108,17 +108,25 @@ class Sampler:
         self._seen = _ids(prompt_ids) if params.repetition_penalty != 1.0 else _ids(())
         self._counts: dict[int, int] = {}
 
-    def choose(self, logits: Logits, mask: npt.NDArray[np.uint32] | None = None, top: int = 0) -> Choice:
+    def choose(
+        self,
+        logits: Logits,
+        mask: npt.NDArray[np.uint32] | None = None,
+        top: int = 0,
+        probabilities: Logits | None = None,
+    ) -> Choice:
         """The next token after `logits` [V], which stay as they are, among those that `mask` allows.
 
-        Raises NotFinite, ConstraintFailed.
+        `probabilities` are those of `logits`, where they are known; they are written into. Raises NotFinite,
+        ConstraintFailed.
         """
         best = int(logits.argmax())
         peak = float(logits[best])
         if not math.isfinite(peak):
             raise NotFinite(f"the model's largest logit is {peak}")
         # Over a whole vocabulary every pass costs; these are the fewest.
-        probabilities = self._scratch.softmax(logits)
+        if probabilities is None:
+            probabilities = self._scratch.softmax(logits)
         logprob = math.log(probabilities[best])
         entropy = peak - logprob - float(probabilities.dot(logits))
         if not math.isfinite(entropy):

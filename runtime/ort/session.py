@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from runtime.ort.rows import BlockPool, RowPool, RowShape
+from runtime.ort.softmax import APPENDED
 from runtime.ort.steps import BLOCK_TOKENS, SITS_OUT, Logits, ModelBroken
 
 Array = npt.NDArray[Any]
@@ -58,7 +59,7 @@ class OrtSession(FedSession):
 
     def __init__(self, graph: bytes, initializers: Mapping[str, Array], threads: int = 1, spin: bool = False) -> None:
         """Raises GraphError when ONNX Runtime refuses the graph or it lacks the contract's inputs."""
-        super().__init__(graph, initializers, threads, spin)
+        super().__init__(graph + APPENDED, initializers, threads, spin)
         self.vocab_size, self.row_shape = self._inspect()
         wanted = {x.name: x.shape for x in self.run.get_inputs()}["logits_idx"]
         self.many_positions = wanted[1] != 1  # releases of early versions give the logits of one position a pass
@@ -94,8 +95,10 @@ class OrtStepModel:
         self._total = np.array(0, np.int32)
         self._index = np.zeros((slots, 1, 1), np.int64)
         self._logits = np.zeros((slots, 1, session.vocab_size), np.float32)
+        self._probabilities = np.zeros_like(self._logits)
         self._positions = np.arange(_SCORED_AT_ONCE, dtype=np.int64).reshape(1, -1, 1)
         self._scored = np.empty((1, _SCORED_AT_ONCE, session.vocab_size), np.float32)
+        self._unread = np.empty_like(self._scored)
         self._decode_bindings = [self._bind(0, count) for count in range(1, slots + 1)]
         self._prefill_bindings = [self._bind(row, row + 1) for row in range(slots)]
         # Scoring's own: other positions, and logits of each. Made for a row when it first scores.
@@ -116,6 +119,12 @@ class OrtStepModel:
     @property
     def vocab_size(self) -> int:
         return self._session.vocab_size
+
+    @property
+    def probabilities(self) -> Logits:
+        """See StepModel."""
+        rows: Logits = self._probabilities[:, 0]
+        return rows
 
     def prefill(self, row: int, token_ids: Sequence[int], start: int) -> Logits:
         """See StepModel. At most `prefill_chunk` tokens at once."""
@@ -157,6 +166,7 @@ class OrtStepModel:
         bind_input(binding, "input_ids", self._prompt[:, :count])
         bind_input(binding, "logits_idx", self._positions[:, :count])
         bind_output(binding, "logits", self._scored[:, :count])
+        bind_output(binding, "probabilities", self._unread[:, :count])
         self._run(binding)
         return scored
 
@@ -213,6 +223,7 @@ class OrtStepModel:
             bind_input(binding, f"past_key_values.{name}", array[first:end])
             bind_output(binding, f"present.{name}", array[first:end])
         bind_output(binding, "logits", self._logits[:count])
+        bind_output(binding, "probabilities", self._probabilities[:count])
         return binding
 
 

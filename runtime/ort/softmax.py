@@ -1,8 +1,10 @@
-"""The probabilities of one row of logits, by ONNX Runtime's own kernel.
+"""The probabilities of a row of logits, by ONNX Runtime's own kernel: within the model's graph, or of any row.
 
 numpy's exponential takes three to four times as long over a vocabulary where the CPU has no AVX-512; at eight rows a
 step that was more than confidence may cost. Runs are given no RunOptions: handing them over takes longer than the rest.
-One session serves the process: it holds nothing but the graph below. A Softmax belongs to one thread.
+One session serves the process: it holds nothing but the graph below. A Softmax belongs to one thread. After a step of a
+model its run finds nothing of itself in the caches and takes four times as long as the kernel, so a decoder's graph
+gets the same operation as its last.
 """
 
 from __future__ import annotations
@@ -20,6 +22,12 @@ from runtime.ort.steps import Logits
 GRAPH = bytes.fromhex(
     "080812003a540a250a01781201792207536f66746d61782a140a046178697318ffffffffffffffffff01a00102"
     "1207736f66746d61785a100a0178120b0a09080112050a0312016e62100a0179120b0a09080112050a0312016e42040a00100d"
+)
+# What a decoder's graph is followed by to give `probabilities` beside `logits`: messages one behind the other are read as
+# one, here with a node and an output more. tests/unit/runtime/test_softmax.py makes it likewise.
+APPENDED = bytes.fromhex(
+    "3a4f0a360a066c6f67697473120d70726f626162696c69746965732207536f66746d61782a140a046178697318ffffffffffffffffff01a00102"
+    "62150a0d70726f626162696c697469657312040a020801"
 )
 _ERRORS_ONLY = 3
 _MOST_BINDINGS = 256  # rows seen at so many addresses; beyond that all are bound anew

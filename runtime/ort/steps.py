@@ -42,6 +42,14 @@ class StepModel(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
+    def probabilities(self) -> Logits | None:
+        """Of the tokens after each row of the last prefill (its own is the first) or decode: [n, V]. None: not told.
+
+        Whoever reads them may write into them. Valid until the next step, or the next score.
+        """
+        ...
+
+    @property
     def prefix_blocks(self) -> int:
         """Blocks of BLOCK_TOKENS tokens whose KV can be kept aside; 0: none."""
         ...

@@ -51,6 +51,7 @@ class FakeSteps:
     prefill_chunk: int = 4
     prefix_blocks: int = 0
     score_chunk: int = 3
+    probabilities: Logits | None = None
     prefill_s: float = 0.0  # per token
     pass_s: float | None = None  # of a prefill, however few tokens it takes; None: as a decode step
     copy_s: float = 0.0  # per token moved, restored or kept

@@ -60,7 +60,7 @@ class Steps:
             began = time.perf_counter()
             logits = self._model.decode(last, lengths)
             for row in range(batch):
-                choice = self._samplers[row].choose(logits[row])
+                choice = self._samplers[row].choose(logits[row], probabilities=self._model.probabilities[row])
                 signals[row] = signals[row].then(choice.logprob, choice.entropy, choice.margin)
                 last[row], lengths[row] = choice.token, lengths[row] + 1
             taken.append(time.perf_counter() - began)
@@ -82,7 +82,7 @@ class Steps:
                 if number % 2:
                     last[row] = int(logits[row].argmax())
                 else:
-                    choice = self._samplers[row].choose(logits[row])
+                    choice = self._samplers[row].choose(logits[row], probabilities=self._model.probabilities[row])
                     signals[row] = signals[row].then(choice.logprob, choice.entropy, choice.margin)
                     last[row] = choice.token
                 lengths[row] = len(ids) + number % tokens + 1

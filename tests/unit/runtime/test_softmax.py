@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
-from runtime.ort.softmax import GRAPH, Softmax
+from release.folder import open_release
+from runtime.ort.load import load_model
+from runtime.ort.sampling import Sampler, SamplingParams
+from runtime.ort.softmax import APPENDED, GRAPH, Softmax
 
 
 def test_the_graph_is_one_softmax() -> None:
@@ -14,6 +19,32 @@ def test_the_graph_is_one_softmax() -> None:
     graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], "softmax", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name="")
     assert model.SerializeToString() == GRAPH
+
+
+def test_what_a_decoders_graph_is_followed_by_is_one_softmax_more() -> None:
+    more = ModelProto()
+    more.graph.node.append(helper.make_node("Softmax", ["logits"], ["probabilities"], axis=-1))
+    more.graph.output.append(helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, None))
+    assert more.SerializeToString() == APPENDED
+
+
+@pytest.mark.parametrize("precision", [4, 8])
+def test_a_model_tells_the_very_probabilities_of_its_logits(tiny_release: Path, precision: int) -> None:
+    steps = load_model(open_release(tiny_release), precision, slots=3, capacity=64, prefill_chunk=16).steps
+    softmax, samplers = Softmax(steps.vocab_size), [Sampler(SamplingParams(), steps.vocab_size) for _ in range(2)]
+    for row in range(3):
+        logits = steps.prefill(row, [3 + row, 1, 4], 0)
+        assert np.array_equal(steps.probabilities[0], softmax(logits))
+    for at in range(3, 8):
+        logits = steps.decode([5, 6, 7], [at, at, at])
+        for row in range(3):
+            assert np.array_equal(steps.probabilities[row], softmax(logits[row]))
+            told = samplers[0].choose(logits[row], top=3, probabilities=steps.probabilities[row])
+            assert told == samplers[1].choose(logits[row], top=3)
+    scored = steps.score(0, [1, 2, 3], 3).copy()
+    steps.prefill(0, [1], 3)
+    steps.prefill(0, [2], 4)
+    np.testing.assert_allclose(steps.prefill(0, [3], 5), scored[2], atol=0.3)
 
 
 @pytest.mark.parametrize("size", [1, 2, 1000, 49_152])
