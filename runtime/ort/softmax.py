@@ -23,8 +23,8 @@ GRAPH = bytes.fromhex(
     "080812003a540a250a01781201792207536f66746d61782a140a046178697318ffffffffffffffffff01a00102"
     "1207736f66746d61785a100a0178120b0a09080112050a0312016e62100a0179120b0a09080112050a0312016e42040a00100d"
 )
-# What follows a decoder's graph so that it gives `probabilities` beside `logits`: messages in a row are read as one, here
-# with a node and an output more. tests/unit/runtime/test_softmax.py makes it likewise.
+# What follows a decoder's graph so that it gives `probabilities` beside `logits`: messages in a row are read as one,
+# here with a node and an output more. tests/unit/runtime/test_softmax.py makes it likewise.
 APPENDED = bytes.fromhex(
     "3a4f0a360a066c6f67697473120d70726f626162696c69746965732207536f66746d61782a140a046178697318ffffffffffffffffff01a00102"
     "62150a0d70726f626162696c697469657312040a020801"
