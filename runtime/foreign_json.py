@@ -37,11 +37,11 @@ class BadNumber(NotJson):
 
 
 def read(data: str | bytes) -> Any:
-    """The document, all of its numbers finite. Raises NotJson, TooDeep, BadNumber."""
+    """The document, all of its numbers finite; bytes are UTF-8. Raises NotJson, TooDeep, BadNumber."""
     numbers = _Numbers()
     document = _told(
         lambda: json.loads(
-            data, parse_int=numbers.whole, parse_float=numbers.decimal, parse_constant=numbers.no_constant
+            _text(data), parse_int=numbers.whole, parse_float=numbers.decimal, parse_constant=numbers.no_constant
         )
     )
     numbers.demand_good(document)
@@ -61,7 +61,7 @@ def read_with_infinities(data: bytes) -> Any:
     """The same with NaN, and what is too large as infinite: log-probs of some servers are. Raises NotJson, TooDeep."""
     # A call for each of 100,000 integers takes 20 ms.
     whole = _Numbers().whole if _LONG in data.translate(_ZEROS) else None
-    return _told(lambda: json.loads(data, parse_int=whole))
+    return _told(lambda: json.loads(_text(data), parse_int=whole))
 
 
 class _Numbers:
@@ -71,9 +71,9 @@ class _Numbers:
         self._fault = ""
 
     def whole(self, digits: str) -> int | float:
-        if len(digits) <= MOST_DIGITS:
-            return int(digits)
         length = len(digits) - digits.startswith("-")
+        if length <= MOST_DIGITS:
+            return int(digits)
         self._fault = self._fault or f"a number of {length} digits is too long; at most {MOST_DIGITS}"
         return -math.inf if digits.startswith("-") else math.inf
 
@@ -89,6 +89,11 @@ class _Numbers:
     def demand_good(self, document: Any) -> None:
         if self._fault:
             raise BadNumber(self._fault, next(_infinite(document), ""))
+
+
+def _text(data: str | bytes) -> str:
+    # Else the library guesses at UTF-16 and UTF-32, in which digits are not where they are looked for.
+    return data if isinstance(data, str) else data.decode("utf-8-sig")
 
 
 def _infinite(document: Any) -> Iterator[str]:

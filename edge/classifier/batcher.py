@@ -259,7 +259,7 @@ class TextBatcher:
         with self._changed:
             self._closed = self._closed or error
             for entry in (*self._running, *self._waiting):
-                self._post(entry, error)
+                self._post(entry, copy(error))  # raised in its caller's task: everybody gets one of his own
             self._waiting, self._running = [], []
 
 

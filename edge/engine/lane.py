@@ -138,7 +138,10 @@ class Lane:
         self._decoding, self._prefilling = [], []
 
     def _prefill(self, *, beside: bool) -> None:
-        """Chunks of prompts in turn; beside decoding until the step's time is spent, else of one."""
+        """Chunks of prompts in turn; beside decoding until the step's time is spent, else of one.
+
+        One that gives way to the streams is passed by: what it waits for is no reason for others to wait.
+        """
         any_taken = False
         for sequence in tuple(self._prefilling):
             taken, spent_s, began = True, self._spent_s, self._clock()
@@ -149,6 +152,9 @@ class Lane:
 
             # In the list meanwhile: whatever comes out of it, the sequence is one of those that are told.
             self._guarded(sequence, advance)
+            if not taken and spent_s == 0.0:
+                self._spent_s = 0.0
+                continue
             self._spent_s = spent_s + self._clock() - began
             any_taken |= taken
             if taken and not sequence.decoding:

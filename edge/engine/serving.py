@@ -103,6 +103,10 @@ async def _load(place: Place, service: EngineProcess, health: HealthReporter, en
             place.socket.with_name(REASON_NAME).write_text(error.message)
         end(SHORT if isinstance(error, Overloaded) else UNUSABLE)
         return
+    except Exception:  # noqa: BLE001 - the process's boundary: it would go on starting for ever
+        _log.exception("the release could not be loaded; this process will be replaced")
+        end(BROKEN)
+        return
     await health.set(True)
     _log.info("ready")
 

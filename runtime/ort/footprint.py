@@ -29,7 +29,7 @@ def load_bytes(manifest: Manifest, precision: int, *, slots: int, prefill_chunk:
     composed = sum(_codes(matrix, precision) for matrix in made)
     shape = manifest.architecture
     kv = 2 * shape.layers * shape.kv_heads * shape.head_dim * _FLOAT_BYTES * slots * prefill_chunk
-    logits = slots * shape.vocabulary * _FLOAT_BYTES
+    logits = 2 * slots * shape.vocabulary * _FLOAT_BYTES  # with their probabilities
     return mapped + 2 * fed + composed + fed // _SLACK_SHARE + kv + logits + _RUNTIME_BYTES
 
 

@@ -54,6 +54,7 @@ class FakeSteps:
     probabilities: Logits | None = None
     prefill_s: float = 0.0  # per token
     pass_s: float | None = None  # of a prefill, however few tokens it takes; None: as a decode step
+    pass_growth_s: float = 0.0  # of a prefill, per token before it
     copy_s: float = 0.0  # per token moved, restored or kept
     give_back_s: float = 0.0  # per position of a row, and per token of a block
     kv_bytes: int = 1  # that a model of these says to take per token
@@ -84,7 +85,8 @@ class FakeSteps:
         self.prefill_chunks.append(len(token_ids))
         self.log.append("prefill")
         self._touch()
-        self._spend((self.step_s if self.pass_s is None else self.pass_s) + self.prefill_s * len(token_ids))
+        self._spend((self.step_s if self.pass_s is None else self.pass_s) + self.pass_growth_s * start)
+        self._spend(self.prefill_s * len(token_ids))
         return self._logits([row])[0]
 
     def score(self, row: int, token_ids: Sequence[int], start: int) -> Logits:

@@ -178,6 +178,16 @@ async def test_a_broken_model_fails_everybody_and_says_so_once() -> None:
             b.submit(b._current, row(4), soon())
 
 
+async def test_everybody_who_fails_with_a_model_gets_an_error_of_his_own() -> None:
+    labels = FakeLabels(broken=True)
+    async with batching(labels, linger_s=0.05) as b:
+        asked = [b.submit(b._current, row(4), soon()) for _ in range(2)]
+        first, second = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(first, Unavailable)
+        assert isinstance(second, Unavailable)
+        assert first is not second
+
+
 async def test_waiting_texts_take_the_same_releases_new_weights_and_old_ones_are_let_go() -> None:
     old, new, retired = FakeLabels(), FakeLabels(), list[int]()
     async with batching(old, retired=retired) as b:

@@ -64,6 +64,26 @@ def test_a_prompt_whose_passes_would_stall_a_stream_waits_for_its_end() -> None:
     assert bench.tokens(long) == expected([3] * 400, 4)
 
 
+def test_a_short_prompt_passes_a_long_one_that_gives_way() -> None:
+    steps = FakeSteps(
+        slots=4, capacity=1024, step_s=0.05, pass_s=0.001, pass_growth_s=0.001, prefill_chunk=100, virtual=True
+    )
+    bench = Bench(steps)
+    stream = bench.add([1, 2], 900)
+    bench.until(lambda: stream.decoding)
+    long = bench.add([3] * 700, 4, deadline_s=3600.0)
+    bench.until(lambda: bench.lane.pace.chunk(long.length, 100) == 0)
+    bench.until(lambda: long.length > 0)
+    before = long.length
+    short = bench.add([5] * 20, 4)
+    took = bench.until(lambda: short.decoding)
+    assert len(took) < 10, "what the long one waits for is no reason to wait"
+    assert max(took) < 0.15
+    assert long.length - before < 20
+    bench.until(lambda: short.ended)
+    assert bench.tokens(short) == expected([5] * 20, 4)
+
+
 def test_a_prompt_that_can_be_read_behind_the_streams_waits_for_those_that_run_now() -> None:
     bench = Bench(dear_passes())
     known = bench.add([4] * 400, 1)

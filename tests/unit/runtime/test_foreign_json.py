@@ -53,6 +53,18 @@ def test_a_refusal_says_where_or_why(text: str, kind: type[NotJson], words: str)
     assert len(str(refused.value)) < 200
 
 
+def test_other_encodings_than_utf_8_are_refused_and_a_byte_order_mark_is_not() -> None:
+    for encoding in ("utf-16", "utf-16-le", "utf-32"):
+        with pytest.raises(NotJson):
+            read_with_infinities(("9" * 5000).encode(encoding))
+    assert read("\ufeff[1]".encode()) == [1]
+
+
+def test_as_many_digits_as_there_may_be_are_read_with_either_sign() -> None:
+    most = int("9" * MOST_DIGITS)
+    assert read(f"[{most}, {-most}]") == [most, -most]
+
+
 def test_a_name_as_long_as_a_body_is_cut_and_one_that_is_no_text_replaced() -> None:
     many = "[" + "1," * 9_999 + "1e999]"
     begun = time.thread_time()
