@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from release.errors import ReleaseError
 from release.folder import Release, open_release
+from runtime.ort import session as session_module
 from runtime.ort.generate import generate, prefill
 from runtime.ort.load import LoadedModel, load_model
-from runtime.ort.sampling import SamplingParams
-from runtime.ort.session import GraphError, OrtSession
+from runtime.ort.sampling import Sampler, SamplingParams, Scratch
+from runtime.ort.session import GraphError, OrtSession, OrtStepModel
 from runtime.ort.steps import SITS_OUT
 
 PROMPTS = ([3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6], [2])
@@ -54,6 +57,53 @@ def test_a_pass_that_scores_tells_what_prefill_tells_and_is_bound_once_per_row(m
             np.testing.assert_allclose(scored[-1], told, atol=1e-3)
             assert len(scored) == count
     assert len(steps._score_bindings) <= 2
+
+
+class Decoding:
+    """Greedy rows that are decoded on, with the choice of tokens and its signals, as a batcher does it."""
+
+    def __init__(self, steps: OrtStepModel) -> None:
+        scratch = Scratch(steps.vocab_size)
+        self._steps = steps
+        self._samplers = [Sampler(SamplingParams(), steps.vocab_size, scratch=scratch) for _ in range(steps.slots)]
+        prompts = [PROMPTS[row % len(PROMPTS)] for row in range(steps.slots)]
+        self._last = [int(prefill(steps, row, prompt).argmax()) for row, prompt in enumerate(prompts)]
+        self._lengths = [len(prompt) for prompt in prompts]
+
+    def go_on(self, count: int) -> None:
+        for _ in range(count):
+            logits = self._steps.decode(self._last, self._lengths)
+            for row, sampler in enumerate(self._samplers):
+                choice = sampler.choose(logits[row], probabilities=self._steps.probabilities[row])
+                self._last[row], self._lengths[row] = choice.token, self._lengths[row] + 1
+
+
+def test_decoding_binds_nothing_anew(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bound(*_given: object) -> NoReturn:
+        raise AssertionError("a step bound an array")
+
+    decoding = Decoding(model.steps)
+    monkeypatch.setattr(OrtStepModel, "_bind", bound)
+    for name in ("bind_input", "bind_output"):
+        monkeypatch.setattr(session_module, name, bound)
+    monkeypatch.setattr(model.steps._session.run, "io_binding", bound)
+    decoding.go_on(50)
+    with pytest.raises(AssertionError, match="bound an array"):  # what watches would have seen it
+        model.steps.prefill(0, PROMPTS[0], 0)
+
+
+def test_decoding_allocates_nothing_of_the_vocabularys_length(release: Release) -> None:
+    steps = load_model(release, 4, slots=16, capacity=128, prefill_chunk=64).steps
+    decoding = Decoding(steps)
+    decoding.go_on(2)  # what is made once
+    tracemalloc.start()
+    try:
+        decoding.go_on(50)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Of 50 steps together. An array over all rows in a single one is twice as much, a row's logits in each six times.
+    assert most < steps.slots * steps.vocab_size * 4 / 2
 
 
 def test_joining_a_running_batch_and_leaving_it_changes_nothing(model: LoadedModel) -> None:

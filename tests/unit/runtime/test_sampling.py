@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -33,6 +34,23 @@ def test_the_logits_stay_as_they_are() -> None:
     before = logits.copy()
     Sampler(SamplingParams(temperature=1.5, top_p=0.7, top_k=2, seed=1), 3).choose(logits)
     assert (logits == before).all()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_greedy_token_allocates_nothing_of_the_vocabularys_length(known: bool) -> None:
+    size = 50_000
+    logits = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    weights = np.exp(logits) / np.exp(logits).sum()
+    sampler = Sampler(SamplingParams(), size)
+    plain = sampler.choose(logits)  # binds
+    tracemalloc.start()
+    try:
+        choice = sampler.choose(logits, probabilities=weights if known else None)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert choice.token == plain.token
+    assert most < size / 10  # a byte a token would be ten times as much
 
 
 def test_signals_do_not_depend_on_sampling_settings() -> None:
