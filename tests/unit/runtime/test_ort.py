@@ -15,7 +15,8 @@ from runtime.ort import session as session_module
 from runtime.ort.generate import generate, prefill
 from runtime.ort.load import LoadedModel, load_model
 from runtime.ort.sampling import Sampler, SamplingParams, Scratch
-from runtime.ort.session import GraphError, OrtSession, OrtStepModel
+from runtime.ort.session import FedSession, GraphError, OrtSession, OrtStepModel
+from runtime.ort.softmax import GRAPH
 from runtime.ort.steps import SITS_OUT
 
 PROMPTS = ([3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6], [2])
@@ -192,3 +193,12 @@ def test_a_precision_the_release_lacks_is_refused(release: Release) -> None:
 def test_a_graph_that_is_none_is_refused() -> None:
     with pytest.raises(GraphError, match="refuses the graph"):
         OrtSession(b"no graph at all", {})
+
+
+@pytest.mark.parametrize("spin", [False, True])
+def test_idle_threads_spin_only_where_they_are_told_to(release: Release, spin: bool) -> None:
+    bare = FedSession(GRAPH, {}, threads=2, spin=spin)
+    loaded = load_model(release, 4, capacity=64, threads=2, spin=spin).steps._session
+    for session in (bare, loaded):
+        options = session.run.get_session_options()
+        assert options.get_session_config_entry("session.intra_op.allow_spinning") == str(int(spin))
