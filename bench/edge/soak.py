@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
@@ -27,22 +27,29 @@ from wire.deadline import Deadline
 from wire.engine import EngineStatus
 from wire.errors import WeirError
 from wire.messages import Delta, Final, GenerateRequest
-from wire.service import Call
+from wire.service import Call, InferenceService
 
 _REQUESTS = 24
 _LENGTHS = (8, 48, 128)  # of prompts
 _VANISHING = 0.5
 _PRECISION = 8
 _SAMPLE_S, _EMPTY_S, _DEADLINE_S = 1.0, 20.0, 120.0
+_SAMPLES = 20  # of memory, at least: a short soak has a slope too
 _SHOWN = 3
+
+_End = Literal["heard", "vanished", "failed"]
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of all requests. `wrong` are answers, or beginnings of them, that differ from the reference."""
+    """What came of all requests. `wrong` are answers, or beginnings of them, that differ from the reference.
+
+    `vanished` are those whose client left of its own accord; `failed` neither ended well nor were left.
+    """
 
     heard: int = 0
     vanished: int = 0
+    failed: int = 0
     wrong: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     differing: list[str] = field(default_factory=list)
@@ -55,9 +62,9 @@ async def soak(plan: Plan, tokenizer: Tokenizer) -> dict[str, Any]:
         references = [(await ask(there.inference, request)).text for request in requests]
         tally, memory = Tally(), list[tuple[float, int]]()
         ends = time.monotonic() + plan.soak_s
-        watch = asyncio.create_task(_watch(there, memory))
+        watch = asyncio.create_task(_watch(there, memory, min(_SAMPLE_S, plan.soak_s / _SAMPLES)))
         clients = (
-            _client(there, requests, references, random.Random(plan.seed + number), ends, tally)
+            client(there.inference, requests, references, random.Random(plan.seed + number), ends, tally)
             for number in range(plan.soak_clients)
         )
         await asyncio.gather(*clients)
@@ -71,6 +78,7 @@ async def soak(plan: Plan, tokenizer: Tokenizer) -> dict[str, Any]:
             "precision": _PRECISION,
             "heard_out": tally.heard,
             "vanished": tally.vanished,
+            "failed": tally.failed,
             "wrong_or_mixed": tally.wrong,
             "examples": tally.differing,
             "errors": tally.errors,
@@ -94,52 +102,59 @@ def _requests(plan: Plan, tokenizer: Tokenizer) -> list[GenerateRequest]:
     return found
 
 
-async def _client(  # noqa: PLR0917 - what all clients share
-    there: Node,
+async def client(  # noqa: PLR0917 - what all clients share
+    inference: InferenceService,
     requests: Sequence[GenerateRequest],
     references: Sequence[str],
     draw: random.Random,
     ends: float,
     tally: Tally,
 ) -> None:
+    """Asks until `ends`, and leaves about half of its answers after a few pieces."""
     while time.monotonic() < ends:
         which = draw.randrange(len(requests))
         patience = draw.randrange(1, 12) if draw.random() < _VANISHING else None
-        text, whole = "", False
+        text = ""
+        end: _End = "failed"
         try:
             call = Call(Deadline.after(_DEADLINE_S))
-            async with aclosing(there.inference.generate(requests[which], call)) as events:
+            async with aclosing(inference.generate(requests[which], call)) as events:
                 pieces = 0
                 async for event in events:
                     if isinstance(event, Delta):
                         text, pieces = text + event.text, pieces + 1
-                    whole = isinstance(event, Final)
-                    if patience is not None and pieces >= patience:
+                    if isinstance(event, Final):
+                        end = "heard"
+                    elif patience is not None and pieces >= patience:
+                        end = "vanished"
                         break
         except WeirError as error:
+            end = "failed"
             name = type(error).__name__
             tally.errors[name] = tally.errors.get(name, 0) + 1
             await asyncio.sleep(draw.random())
-        _count(tally, text, references[which], whole)
+        _count(tally, text, references[which], end)
 
 
-def _count(tally: Tally, text: str, reference: str, whole: bool) -> None:
-    if whole:
+def _count(tally: Tally, text: str, reference: str, end: _End) -> None:
+    if end == "heard":
         tally.heard += 1
-    else:
+    elif end == "vanished":
         tally.vanished += 1
-    if text != reference if whole else not reference.startswith(text):
+    else:
+        tally.failed += 1
+    if text != reference if end == "heard" else not reference.startswith(text):
         tally.wrong += 1
         if len(tally.differing) < _SHOWN:
             tally.differing.append(f"{text!r} is not {reference!r}")
 
 
-async def _watch(there: Node, memory: list[tuple[float, int]]) -> None:
+async def _watch(there: Node, memory: list[tuple[float, int]], every_s: float) -> None:
     """Notes what the engine and the front take together."""
     processes = [psutil.Process(pid) for pid in (there.engine_pid, there.front_pid)]
     while True:
         memory.append((time.monotonic(), sum(int(process.memory_info().rss) for process in processes)))
-        await asyncio.sleep(_SAMPLE_S)
+        await asyncio.sleep(every_s)
 
 
 async def _emptied(there: Node) -> EngineStatus:

@@ -42,6 +42,8 @@ def test_every_part_gives_its_figures(tiny_release: Path, tmp_path: Path) -> Non
     assert found["ttft_under_load"]["failed"] == 0
     soak = found["soak"]
     assert soak["heard_out"] and soak["vanished"]
+    assert (soak["failed"], soak["errors"]) == (0, {})
+    assert isinstance(soak["resident_mb_per_minute"], float)
     left = [soak[f"left_{what}"] for what in ("active", "queued", "kv_tokens")]
     assert (soak["wrong_or_mixed"], left) == (0, [0, 0, 0]), soak
     assert {"rounds", "versions", "machine", "plan"} <= set(found)
