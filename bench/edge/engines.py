@@ -15,7 +15,7 @@ from typing import Any
 from bench.edge.peers import Missing, genai_folder, gguf_file, llama_python
 from bench.edge.plan import Plan
 from bench.edge.rounds import Figures, interleaved, medians, ratio
-from bench.edge.side import Side, SideFailed
+from bench.edge.side import Asked, Side, SideFailed
 from quantize.progress import Progress
 from quantize.sources.resolve import resolve
 from release.listing import read_manifest
@@ -33,7 +33,7 @@ _TASK = "rounds against the peers"
 class Sides:
     """The measured programs that could be started, by name and width, and why others could not."""
 
-    running: dict[tuple[str, int], Side] = field(default_factory=dict)
+    running: dict[tuple[str, int], Asked] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     features: str = ""
@@ -158,7 +158,7 @@ def _batch8(plan: Plan, ids: Sequence[int], sides: Sides, advance: Callable[[], 
     return {"batch8_vs_genai_batch1": ratios, "batch8_tokens_per_s": medians(figures, 1)}
 
 
-def _signals(plan: Plan, ids: Sequence[int], own: Side, advance: Callable[[], None]) -> dict[str, float]:
+def _signals(plan: Plan, ids: Sequence[int], own: Asked, advance: Callable[[], None]) -> dict[str, float]:
     """What signals add to a step over an argmax, as a share of it, at batch 1 and 8."""
 
     def share(batch: int) -> Callable[[], float]:
@@ -207,7 +207,7 @@ def bytes_per_step(manifest: Manifest, bits: int) -> int:
     return total
 
 
-def _per_s(side: Side, ids: Sequence[int], batch: int, steps: int) -> Callable[[], float]:
+def _per_s(side: Asked, ids: Sequence[int], batch: int, steps: int) -> Callable[[], float]:
     def measured() -> float:
         told = side.ask("decode", ids=ids, batch=batch, tokens=steps)
         return float(batch / statistics.median(told["step_s"]))
@@ -215,7 +215,7 @@ def _per_s(side: Side, ids: Sequence[int], batch: int, steps: int) -> Callable[[
     return measured
 
 
-def _prefill(side: Side, ids: Sequence[int]) -> Callable[[], float]:
+def _prefill(side: Asked, ids: Sequence[int]) -> Callable[[], float]:
     return lambda: float(side.ask("prefill", ids=ids)["s"]) * 1e3
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from runtime.child import PARENT_VARIABLE
 
@@ -32,6 +32,14 @@ _READ_BYTES = 1 << 16
 
 class SideFailed(Exception):
     """A measured program could not do what it was asked; the message says what it said."""
+
+
+class Asked(Protocol):
+    """What measuring needs of a side."""
+
+    def ask(self, do: str, **given: Any) -> dict[str, Any]:
+        """The answer to one command. Raises SideFailed."""
+        ...
 
 
 class Side:
