@@ -14,6 +14,7 @@ from bench.edge.plan import PARTS
 from bench.edge.run import KEYS
 from bench.edge.side import Side, SideFailed
 
+_PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 _COMMAND = (sys.executable, "-m", "weir.cli.main", "bench", "edge")
 
 
@@ -47,6 +48,8 @@ def test_every_part_gives_its_figures(tiny_release: Path, tmp_path: Path) -> Non
     left = [soak[f"left_{what}"] for what in ("active", "queued", "kv_tokens")]
     assert (soak["wrong_or_mixed"], left) == (0, [0, 0, 0]), soak
     assert {"rounds", "versions", "machine", "plan"} <= set(found)
+    documented = _PAGE.read_text()
+    assert not [name for name in found if f"`{name}`" not in documented and f"`{name}." not in documented]
     assert plot.stat().st_size > 1000
 
 
