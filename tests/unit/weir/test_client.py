@@ -85,7 +85,7 @@ async def test_every_option_reaches_the_node() -> None:
     c = request.context
     assert (c.session_id, c.tenant, c.site, c.request_class, c.subject) == ("s", "t", "here", "c", "who")
     assert (c.value, c.priority, request.idempotency_key, request.request_id) == (2.0, 1, "k", "r")
-    assert service.calls[0].deadline.remaining_s() < 9.0
+    assert 8.0 < service.calls[0].deadline.remaining_s() < 9.1, "gRPC sends a timeout rounded up"
 
 
 async def test_a_raw_prompt_stays_raw() -> None:
