@@ -93,7 +93,8 @@ class Answer:
 
     `confidence` is the calibrated probability that the cloud would have answered the same, held
     against `threshold`; None where no edge took part. `degraded` says that it wanted to escalate for
-    `wanted_reason` and that `reason` stood in the way.
+    `wanted_reason` and that `reason` stood in the way. `edge_tokens_spent` counts the tokens that edges
+    decoded for this request and that are not in the answer, whoever gave it.
     """
 
     text: str
@@ -114,6 +115,7 @@ class Answer:
     draft_tokens_offered: int = 0
     draft_tokens_accepted: int = 0
     draft_status: str = ""
+    edge_tokens_spent: int = 0
     hops: int = 0
     request_id: str = ""
     node: str = ""

@@ -26,6 +26,7 @@ def _told(answer: Final | Classified) -> dict[str, Parameter]:
         "weir_precision": answer.precision,
         "weir_confidence": answer.confidence,
         "weir_threshold": answer.threshold,
+        "weir_edge_tokens_spent": answer.edge_tokens_spent if isinstance(answer, Final) else None,
         "weir_hops": answer.hops,
         "weir_node": answer.node,
         "weir_request_id": answer.request_id,

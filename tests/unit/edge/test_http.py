@@ -25,7 +25,7 @@ from wire.errors import (
     Unavailable,
     WeirError,
 )
-from wire.messages import GenerateEvent, GenerateRequest, TierConstraint
+from wire.messages import Final, GenerateEvent, GenerateRequest, Tier, TierConstraint, Usage
 from wire.service import Call
 
 BODY: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
@@ -66,6 +66,17 @@ async def test_the_official_client_gets_an_answer_with_its_provenance() -> None:
     assert answer.model_extra["weir"]["release"] == "fake@1.0.0+0"
     assert service.requests[0].sampling.max_tokens == 7
     assert service.requests[0].constraints.commit_rule == ""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tokens_that_edges_spent_stand_beside_usage_and_not_in_it(stream: bool) -> None:
+    final = Final("stop", Usage(5, 3), Tier.CLOUD, edge_tokens_spent=4)
+    async with serving(FakeInference(final=final)) as client:
+        body = {**BODY, "stream": stream} | ({"stream_options": {"include_usage": True}} if stream else {})
+        answer = await client.post("/v1/chat/completions", json=body)
+    told = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    last = json.loads(told[-1]) if stream else answer.json()
+    assert (last["weir"]["edge_tokens_spent"], last["usage"]["completion_tokens"]) == (4, 3)
 
 
 async def test_the_official_client_streams() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -14,9 +15,11 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from edge.openinference.provenance import shared
 from protos.inference import open_inference_pb2 as pb
 from tests.fakes.inference import FakeInference
 from tests.fakes.open_inference import WORDS, asking, method, output, speaking
+from wire.messages import Final, Tier, Usage
 from wire.openinference.messages import SERVICE_NAME
 
 
@@ -38,6 +41,17 @@ async def test_grpc_answers_every_element_with_its_provenance() -> None:
     assert (first.sampling.max_tokens, first.sampling.temperature, first.sampling.seed) == (5, 0.5, 3)
     assert (first.stop, first.context.site) == (("X",), "s")
     assert len({asked.request_id for asked in service.requests}) == 2
+
+
+async def test_tokens_that_edges_spent_are_told_where_every_element_spent_as_many() -> None:
+    spent = Final("stop", Usage(3, 3), Tier.CLOUD, edge_tokens_spent=4)
+    async with speaking(FakeInference(final=spent)) as target, grpc.aio.insecure_channel(target) as channel:
+        infer = method(channel, "ModelInfer", pb.ModelInferResponse)
+        for texts in (("a",), ("a", "b")):
+            assert (await infer(asking(*texts))).parameters["weir_edge_tokens_spent"].int64_param == 4
+    assert shared([spent, replace(spent, edge_tokens_spent=0)]).keys() == shared([spent]).keys() - {
+        "weir_edge_tokens_spent"
+    }
 
 
 async def test_raw_contents_are_answered_raw() -> None:

@@ -29,6 +29,7 @@ async def test_rest_answers_in_json() -> None:
     assert versioned.json()["model_version"] == "1.0.0"
     assert (answer["model_name"], answer["id"], answer["parameters"]["weir_tier"]) == ("fake", "9", "cloud")
     assert answer["parameters"]["weir_node"] == "fake"
+    assert answer["parameters"]["weir_edge_tokens_spent"] == 0
     told = {entry["name"]: entry["data"] for entry in answer["outputs"]}
     assert told["text"] == [WORDS]
     assert told["confidence"] == [None]

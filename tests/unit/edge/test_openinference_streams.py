@@ -75,3 +75,4 @@ async def test_a_label_is_a_stream_of_one_piece_which_is_the_last(empty_final: b
         (piece,) = await streamed(target, asking("hi", model="sizes", **flag))
     assert output(piece, "label").contents.bytes_contents[0] == b"short"
     assert piece.parameters["weir_tier"].string_param == "edge"
+    assert "weir_edge_tokens_spent" not in piece.parameters, "labels cost no tokens"

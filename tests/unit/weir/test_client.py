@@ -25,6 +25,7 @@ EDGE_FINAL = Final(
     threshold=0.5,
     reason=weir.Reason.CONFIDENT,
     timings_ms={"decode": 3.0},
+    edge_tokens_spent=9,
     node="edge-1",
 )
 
@@ -44,6 +45,7 @@ async def test_an_answer_says_where_it_came_from() -> None:
     assert (answer.tier, answer.precision, answer.weight_digest) == (Tier.EDGE, 4, "d4")
     assert (answer.confidence, answer.threshold) == (0.75, 0.5)
     assert answer.timings_ms == {"decode": 3.0}
+    assert answer.edge_tokens_spent == 9
     assert 0 < (answer.first_chunk_ms or 0) <= answer.total_ms
 
 
@@ -174,7 +176,8 @@ async def test_a_token_is_sent_with_every_call() -> None:
 
 def test_the_blocking_client_answers_streams_and_describes() -> None:
     with served(FakeInference(final=EDGE_FINAL)) as target, weir.Client(target) as client:
-        assert client.generate("hello").text == "one two three"
+        answer = client.generate("hello")
+        assert (answer.text, answer.edge_tokens_spent) == ("one two three", 9)
         stream = client.stream("hello")
         assert list(stream) == ["one", " two", " three"]
         assert stream.final.node == "edge-1"
