@@ -45,11 +45,13 @@ CLOUD_MODEL = ModelInfo("big", "big@1.0.0+c", capabilities=(*CAPABILITIES, "json
 EDGE_WORDS = tuple(f" e{n}" for n in range(12))
 CLOUD_WORDS = tuple(f" c{n}" for n in range(6))
 THRESHOLD = 0.6
+# At a prefix of 4 the same signals count for half the odds and are held against more than at the end.
+PREFIX_ODDS, PREFIX_THRESHOLD = 0.5, 0.7
 STOP_LEVELS = (0.0, 0.0, 0.05, 0.05)  # from 4 to 15 tokens
 
 
 def signals(confidence: float, tokens: int) -> Signals:
-    """Signals that the calibrator below turns into this confidence."""
+    """Signals that the calibrator of finished answers turns into this confidence."""
     return Signals(tokens=tokens, min_logprob=math.log(confidence / (1 - confidence)))
 
 
@@ -58,18 +60,25 @@ def sure(confidence: float, tokens: int = len(EDGE_WORDS)) -> tuple[Signals, ...
     return tuple(signals(confidence, n + 1) for n in range(tokens))
 
 
-def calibrator(rule: str, threshold: float) -> Calibrator:
-    """Reads nothing but the lowest log-prob, as the logit of the confidence."""
+def at_prefix(confidence: float) -> float:
+    """What the calibrator of the prefix makes of signals of this confidence."""
+    odds = PREFIX_ODDS * confidence / (1 - confidence)
+    return odds / (1 + odds)
+
+
+def calibrator(rule: str, threshold: float, odds: float = 1.0) -> Calibrator:
+    """Reads nothing but the lowest log-prob, as the logit of the confidence, and makes so much of its odds."""
     ones, zeros = (1.0,) * len(FEATURES), (0.0,) * len(FEATURES)
     weights = tuple(float(name == "min_logprob") for name in FEATURES)
-    return Calibrator(f"c-{rule}", 8, "any", rule, zeros, ones, weights, 0.0, threshold, stop_levels=STOP_LEVELS)
+    bias = math.log(odds)
+    return Calibrator(f"c-{rule}", 8, "any", rule, zeros, ones, weights, bias, threshold, stop_levels=STOP_LEVELS)
 
 
 class FixedCalibrations:
-    """Satisfies edge.ports.Calibrations with one threshold at the end and at a prefix of 4."""
+    """Satisfies edge.ports.Calibrations with a calibrator of its own for the end and for a prefix of 4."""
 
     def in_force(self, release: str, precision: int, commit_prefix: int | None) -> InForce:
-        known = (calibrator("end", THRESHOLD), calibrator("prefix:4", THRESHOLD))
+        known = (calibrator("end", THRESHOLD), calibrator("prefix:4", PREFIX_THRESHOLD, PREFIX_ODDS))
         return in_force(known, 8, "any", commit_prefix)
 
     def for_choices(self, release: str, precision: int) -> InForce:

@@ -13,7 +13,20 @@ from edge.upstream import UpstreamSettings
 from router.calibration import UNCALIBRATED_THRESHOLD
 from router.decision import Policy
 from tests.fakes.inference import FakeInference
-from tests.fakes.node import CLOUD_WORDS, EDGE_WORDS, FakeNode, cloud, engine, request, signals, soon, sure
+from tests.fakes.node import (
+    CLOUD_WORDS,
+    EDGE_WORDS,
+    PREFIX_THRESHOLD,
+    THRESHOLD,
+    FakeNode,
+    at_prefix,
+    cloud,
+    engine,
+    request,
+    signals,
+    soon,
+    sure,
+)
 from wire.errors import (
     Conflict,
     ContextTooLong,
@@ -423,7 +436,8 @@ async def test_a_stream_is_committed_at_its_prefix_and_never_taken_back() -> Non
     assert arrivals[0] < arrivals[-1] / 2
     assert final is not None
     assert (final.reason, final.degraded) == (Reason.CONFIDENT, False)
-    assert final.confidence == pytest.approx(0.9)  # of the moment it was committed
+    # Of the moment it was committed, as the prefix's own calibrator has it.
+    assert (final.confidence, final.threshold) == (pytest.approx(at_prefix(0.9)), pytest.approx(PREFIX_THRESHOLD))
 
 
 async def test_a_stream_that_is_unsure_at_its_prefix_is_decided_at_the_end() -> None:
@@ -432,6 +446,19 @@ async def test_a_stream_that_is_unsure_at_its_prefix_is_decided_at_the_end() -> 
     assert answer.text == CLOUD_TEXT
     assert answer.final.reason is Reason.LOW_CONFIDENCE
     assert answer.final.draft_tokens_offered == len(EDGE_WORDS)
+    assert answer.final.confidence == pytest.approx(0.4)
+    assert answer.final.threshold == pytest.approx(THRESHOLD)
+
+
+async def test_each_commit_rule_goes_by_its_own_calibrator_and_threshold() -> None:
+    """An answer that is too unsure to be shown at its prefix may be sure enough once it is whole."""
+    confidence = 0.65
+    assert at_prefix(confidence) < THRESHOLD < confidence < PREFIX_THRESHOLD
+    for rule in ("end", "prefix:4"):
+        node = await FakeNode(engine(confidence), cloud()).ready()
+        final = (await node.ask(request(rule=rule))).final
+        assert (final.tier, final.reason) == (Tier.EDGE, Reason.CONFIDENT)
+        assert (final.confidence, final.threshold) == (pytest.approx(confidence), pytest.approx(THRESHOLD))
 
 
 async def test_a_stream_that_is_unsure_but_cannot_go_up_is_shown_degraded() -> None:
@@ -439,6 +466,8 @@ async def test_a_stream_that_is_unsure_but_cannot_go_up_is_shown_degraded() -> N
     answer = await node.ask(request(rule="prefix:4"))
     assert answer.text == EDGE_TEXT
     assert (answer.final.reason, answer.final.degraded) == (Reason.OFFLINE, True)
+    assert answer.final.confidence == pytest.approx(at_prefix(0.4))
+    assert answer.final.threshold == pytest.approx(PREFIX_THRESHOLD)
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.4])
