@@ -1,4 +1,4 @@
-"""An edge node over gRPC, as processes: streams, bad input, reflection, what is named and not served."""
+"""An edge node over gRPC, as processes: streams, bad input, health, reflection, what is named and not served."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from tests.integration.cloud_process import soon
-from tests.integration.edge_process import EdgeProcess, calibrated_release, edge_process
+from tests.integration.edge_process import EdgeProcess, calibrated_release, edge_process, until
 from tests.unit.wire.test_reflection import ask_by_reflection
 from wire.errors import InvalidRequest, NotFound, TooLarge, WeirError
 from wire.grpc_client import InferenceClient
@@ -22,6 +25,7 @@ from wire.messages import Constraints, Delta, Final, GenerateRequest, Message, R
 from wire.scoring import ScoreRequest
 
 SURE = 5.0
+SERVICES = ("weir.v1.Inference", "inference.GRPCInferenceService")
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +82,31 @@ def test_a_client_without_the_protos_asks_by_reflection(node: EdgeProcess) -> No
     assert (kinds[0], kinds[-1]) == ("committed", "final")
     assert set(kinds[1:-1]) == {"delta"}
     assert events[-1].final.release.startswith("tiny@")  # type: ignore[attr-defined]
+
+
+def test_health_says_that_the_node_and_each_service_serve(node: EdgeProcess) -> None:
+    with grpc.insecure_channel(node.grpc) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+
+        def state(service: str) -> str:
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+            return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+
+        # It is told a moment after /readyz says so.
+        until(lambda: [state(name) for name in ("", *SERVICES)] == ["SERVING"] * 3, 5, node.log.read_text)
+        with pytest.raises(grpc.RpcError) as caught:
+            state("weir.v1.Nothing")
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_reflection_lists_both_services_and_knows_their_methods(node: EdgeProcess) -> None:
+    with grpc.insecure_channel(node.grpc) as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        assert {*SERVICES, "grpc.health.v1.Health"} <= set(database.get_services())
+        pool = DescriptorPool(database)
+        methods = [{method.name for method in pool.FindServiceByName(name).methods} for name in SERVICES]
+    assert methods[0] == {"Generate", "Classify", "Score", "Describe"}
+    assert {"ModelInfer", "ModelStreamInfer", "ModelMetadata", "ModelReady", "ServerReady"} <= methods[1]
 
 
 async def test_bytes_that_are_no_text_are_the_callers_fault(node: EdgeProcess) -> None:
