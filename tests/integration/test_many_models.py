@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from edge.models import folder_of
+from release.listing import read_manifest
+from release.manifest import MANIFEST_NAME, write
 from tests.integration.classifier_process import altered, tiny_classifier
 from tests.integration.edge_process import EdgeProcess, calibrated_release, edge_process, until
+from tests.releases import tiny_qwen2
 from weir import AsyncClient, Client, InvalidRequest, NotFound, Tier
+from wire.deadline import Deadline
+from wire.engine import EngineStatus
+from wire.grpc_client import EngineControlClient
+from wire.service import Call
 
 SURE, UNSURE = 5.0, -1.0
+SLOTS = {"one": 1, "four": 4}
 TEXT = "where is my parcel it has not arrived"
 MESSAGES = [{"role": "user", "content": "Where is my parcel?"}]
 
@@ -182,3 +194,53 @@ def test_models_are_set_one_by_one(releases: Path, tmp_path: Path) -> None:
         assert label(running).json()["weir"]["precision"] == 4
         with Client(running.grpc) as client, pytest.raises(NotFound):
             client.generate("hello", model="tiny")
+
+
+def writer(source: Path, folder: Path, name: str) -> str:
+    """A decoder's release under another name; returns its id."""
+    manifest = dataclasses.replace(calibrated_release(source, folder, "1.0.0", SURE), name=name)
+    (folder / MANIFEST_NAME).write_text(write(manifest))
+    return read_manifest(folder).id
+
+
+@asynccontextmanager
+async def controls(node: EdgeProcess) -> AsyncIterator[dict[str, EngineControlClient]]:
+    """The control of each model's engine."""
+    found = {name: EngineControlClient(f"unix:{folder_of(node.run_dir, name) / 'engine.sock'}") for name in SLOTS}
+    try:
+        yield found
+    finally:
+        for control in found.values():
+            await control.close()
+
+
+async def told(controls: dict[str, EngineControlClient]) -> dict[str, EngineStatus]:
+    return {name: await control.status(Call(Deadline.after(5))) for name, control in controls.items()}
+
+
+async def test_two_models_that_write_answer_side_by_side_each_in_slots_of_its_own(
+    tiny_release: Path, tmp_path: Path
+) -> None:
+    sources = {"one": tiny_release, "four": tiny_qwen2() / "release"}
+    ids = {name: writer(source, tmp_path / name, name) for name, source in sources.items()}
+    entries = json.dumps([{"name": name, "slots": slots} for name, slots in SLOTS.items()])
+    with edge_process(tmp_path, models=entries, precision="8", rehearse=False) as node:
+        until(lambda: set(models(node)) == set(SLOTS), 60, node.log.read_text)
+        async with AsyncClient(node.grpc) as client, controls(node) as engines:
+            asked = {
+                name: asyncio.gather(*(client.generate(f"{n} {TEXT}", model=name, max_tokens=200) for n in range(8)))
+                for name in SLOTS
+            }
+            seen = []
+            while not all(tasks.done() for tasks in asked.values()):
+                seen.append(await told(engines))
+            answers = {name: await tasks for name, tasks in asked.items()}
+            last = await told(engines)
+    for name, slots in SLOTS.items():
+        assert {answer.release for answer in answers[name]} == {ids[name]}
+        assert {answer.tier for answer in answers[name]} == {Tier.EDGE}
+        assert (last[name].slots, last[name].release, last[name].active) == (slots, ids[name], 0)
+        assert max(status[name].active for status in seen) == slots, "all of its own, and none of the other's"
+    assert any(all(status[name].active for name in SLOTS) for status in seen), "at the same time"
+    assert last["one"].pid != last["four"].pid
+    assert {answer.text for answer in answers["one"]}.isdisjoint(answer.text for answer in answers["four"])
