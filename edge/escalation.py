@@ -186,8 +186,11 @@ async def _next(events: AsyncGenerator[GenerateEvent, None], deadline: Deadline)
 
 
 async def _to_the_end(events: AsyncGenerator[GenerateEvent, None], deadline: Deadline) -> None:
-    """So that the call ends as a success and not as one we left. What comes after an end is none of the answer."""
+    """So that the call ends as a success and not as one we left. What comes after an end is none of the answer.
+
+    Nor does it take the answer back: a call that breaks once the answer is whole has brought what it was for.
+    """
     soon = deadline.capped(_STREAM_END_S)
-    with suppress(DeadlineExceeded):
+    with suppress(WeirError):
         while await _next(events, soon) is not None:
             continue

@@ -24,7 +24,7 @@ from tests.fakes.openai_client import connected
 from tests.fakes.openai_endpoint import DONE, OpenAiEndpoint, Raw, chunk
 from wire.channel import bind, open_server
 from wire.description import Description
-from wire.errors import DeadlineExceeded
+from wire.errors import DeadlineExceeded, Unavailable
 from wire.grpc_client import InferenceClient
 from wire.grpc_server import add_inference
 from wire.messages import (
@@ -239,6 +239,25 @@ async def test_an_answer_that_has_ended_does_not_wait_for_the_end_of_its_call(ru
         answer, took = await timed(node, request(rule=rule))
         assert (answer.text, answer.final.tier) == ("one two", Tier.CLOUD)
         assert took < 1.5
+
+
+class _BreaksAtTheEnd(FakeInference):
+    """Says its end, and then its call breaks."""
+
+    async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
+        async for event in super().generate(request, call):
+            yield event
+        raise Unavailable("going down")
+
+
+@pytest.mark.parametrize("rule", ["", "prefix:4"])
+async def test_a_whole_answer_stands_though_its_call_breaks_then(rule: str) -> None:
+    service = _BreaksAtTheEnd()
+    async with node_below_a_gateway(service) as node:
+        for _ in range(4):  # more than the breaker would stand
+            answer = await node.ask(request(rule=rule), TIME_S)
+            assert (answer.text, answer.final.tier, answer.final.degraded) == ("one two three", Tier.CLOUD, False)
+        assert len(service.requests) == 4  # nothing was tried again
 
 
 async def test_a_silent_gateway_is_given_up_like_any_other() -> None:
