@@ -21,7 +21,7 @@ from edge.ports import Clock, Local, Outlook
 from edge.run import Run
 from wire.deadline import Deadline
 from wire.errors import DeadlineExceeded, PreconditionFailed, TooManyHops, Unavailable, WeirError
-from wire.messages import Committed, Delta, Draft, Final, GenerateEvent, GenerateRequest
+from wire.messages import BEAT, Committed, Delta, Draft, Final, GenerateEvent, GenerateRequest
 from wire.service import Call, InferenceService
 
 RETRY_AFTER_S = 0.1
@@ -107,16 +107,15 @@ class Escalator:
                 if isinstance(event, Committed):
                     run.upstream_tier, run.upstream_release = event.tier, event.release
                     run.upstream_reason = event.reason
-                    patience = _after(run, times, shown=False)
-                    continue
-                if run.upstream_first_at is None:
-                    run.upstream_first_at = run.upstream_heard_at
-                if isinstance(event, Final):
-                    final, run.upstream_tier = event, event.tier
-                else:
-                    yield event
-                    run.upstream_heard_at = self._clock()  # a slow reader is no silence of the upstream's
-                    patience = _after(run, times, shown=run.asked.commit_prefix is not None)
+                elif event != BEAT:
+                    if run.upstream_first_at is None:
+                        run.upstream_first_at = run.upstream_heard_at
+                    if isinstance(event, Final):
+                        final, run.upstream_tier = event, event.tier
+                    else:
+                        yield event
+                        run.upstream_heard_at = self._clock()  # a slow reader is no silence of the upstream's
+                patience = _after(run, times)
             if final is not None:
                 await _to_the_end(events, times.call)
         if final is None:
@@ -162,11 +161,12 @@ class Escalator:
         )
 
 
-def _after(run: Run, times: Patience, *, shown: bool) -> Deadline:
+def _after(run: Run, times: Patience) -> Deadline:
     """How long the upstream may be silent after an event. One that may be writing a tool's call says nothing of it."""
-    if shown:
+    begun = run.upstream_first_at is not None
+    if begun and run.asked.commit_prefix is not None:  # shown, so that nobody else can answer any more
         return times.call
-    return times.fallback if run.request.tools else times.next_word()
+    return times.fallback if run.request.tools else times.next_word(begun=begun)
 
 
 def _sent_bytes(run: Run) -> int:

@@ -46,11 +46,12 @@ class Patience:
     usual_s: float | None
     alone: bool = False
 
-    def next_word(self) -> Deadline:
-        """After a word that came just now and was not shown."""
+    def next_word(self, *, begun: bool) -> Deadline:
+        """After an event that came just now and was not shown. What has not `begun` has no less time than it had."""
         if self.alone:
             return self.call
-        return self.fallback.capped(patience.next_word_s(self.fallback.remaining_s()))
+        word = self.fallback.capped(patience.next_word_s(self.fallback.remaining_s()))
+        return word if begun else max(word, self.first_word, key=lambda deadline: deadline.at)
 
 
 def patience_with(

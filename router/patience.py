@@ -4,6 +4,8 @@
     before its first    a quarter of the time left, or 3 times what a first word usually takes, whichever is more;
     word                half of it where nobody knows what is usual, three quarters where the upstream is a node
     after it            half of the time left then
+    after an event      as after a word; before the first word, no sooner than without the event: thinking aloud is
+    without words       no silence, and a greeting no reason to wait for less
 
 and never before 1.25 s, while there is time. Shares, since a caller that allows more time allows a queue more; the
 usual, since an upstream that is always slow is not silent. A node above gives up on its own upstream first. A silence

@@ -237,6 +237,9 @@ class Delta:
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
 
 
+BEAT = Delta()  # a sign of life: the work goes on, and adds nothing to the answer
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens. `cached_tokens` are those of the prompt that came from a prefix cache."""

@@ -3,7 +3,7 @@
 `InferenceService` is what an edge node, a gateway, an engine host, an engine process, a gRPC client
 and a test double all are. `generate` is an async generator: closing it cancels the work at every
 tier below. A service yields Committed at most once and before the first Delta that it will not take
-back; it yields exactly one Final, last, or raises a WeirError.
+back; it yields exactly one Final, last, or raises a WeirError. A Delta that holds nothing (BEAT) is a sign of life.
 """
 
 from __future__ import annotations

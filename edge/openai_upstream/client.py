@@ -35,7 +35,7 @@ from wire.errors import (
     WeirError,
     grpc_code,
 )
-from wire.messages import Committed, Delta, Final, GenerateEvent, GenerateRequest, Reason, Tier
+from wire.messages import BEAT, Committed, Delta, Final, GenerateEvent, GenerateRequest, Reason, Tier
 from wire.service import Call, ExchangeObserver
 
 _MOST_MODELS_BYTES = 2 << 20
@@ -147,8 +147,7 @@ class OpenAiUpstream:
                     if not committed:
                         committed = True
                         yield _committed(response.headers, request.request_id)
-                    if delta is not None:
-                        yield delta
+                    yield delta
             yield answer.final(request.hops)
 
     async def _is_node(self, request: GenerateRequest, call: Call) -> bool:
@@ -187,10 +186,8 @@ class OpenAiUpstream:
         raise error
 
 
-async def _deltas(
-    response: httpx.Response, answer: Answer, call: Call, meter: Meter
-) -> AsyncGenerator[Delta | None, None]:
-    """The answer's deltas; None once where it has begun and has no text yet. Ends with its end, or raises."""
+async def _deltas(response: httpx.Response, answer: Answer, call: Call, meter: Meter) -> AsyncGenerator[Delta, None]:
+    """The answer's deltas; a BEAT for an event without text (a role, reasoning). Ends with its end, or raises."""
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         for delta in answer.whole(await read_all(response, call, meter, MAX_WHOLE_BYTES)):
             yield delta
@@ -203,12 +200,13 @@ async def _deltas(
         async for data in events:
             if answer.done:
                 continue  # what follows [DONE] in its block; the body is read to its end
+            silent = True
             for delta in answer.event(data):
-                begun = True
+                begun, silent = True, False
                 yield delta
-            if not begun:
+            if silent and not (begun and answer.ended):
                 begun = True
-                yield None
+                yield BEAT
 
 
 def _committed(headers: httpx.Headers, request_id: str) -> Committed:

@@ -14,6 +14,7 @@ import pytest
 
 from edge.http.app import make_app
 from edge.http.settings import HttpSettings
+from edge.patience import Patience
 from edge.upstream import UpstreamSettings
 from router.breaker import BreakerSettings, BreakerState
 from router.events import BreakerChanged
@@ -23,6 +24,7 @@ from tests.fakes.node import EDGE_MODEL, EDGE_WORDS, Answer, FakeNode, engine, r
 from tests.fakes.openai_client import connected
 from tests.fakes.openai_endpoint import DONE, OpenAiEndpoint, Raw, chunk
 from wire.channel import bind, open_server
+from wire.deadline import Deadline
 from wire.description import Description
 from wire.errors import DeadlineExceeded, Unavailable
 from wire.grpc_client import InferenceClient
@@ -109,6 +111,57 @@ async def test_one_that_falls_silent_before_anything_was_shown_is_given_up_too(r
         answer, took = await timed(node, request())
         assert (answer.text, answer.final.reason) == (EDGE_TEXT, Reason.UPSTREAM_ERROR)
         assert took < 0.8 * TIME_S
+
+
+def usually(node: FakeNode, first_s: float) -> None:
+    """Lets the node know an upstream whose first word takes so long."""
+    node.state.succeeded(Final("stop", Usage(1, 10), Tier.CLOUD), first_s, first_s, 0)
+
+
+def thinking(times: int, pause_s: float, *then: bytes) -> Raw:
+    reasoning = [chunk(reasoning_content="hm")] * times
+    return Raw(200, (chunk(role="assistant"), *reasoning, *then), pause_s=pause_s, hang=not then)
+
+
+WORD = chunk("one") + chunk(finish="stop") + DONE
+
+
+async def test_a_role_alone_makes_the_wait_for_a_slow_first_word_no_shorter() -> None:
+    async with node_below(
+        OpenAiEndpoint(next=[Raw(200, (chunk(role="assistant"), b": on\n\n", WORD), pause_s=0.7)])
+    ) as node:
+        usually(node, 1.0)
+        answer, took = await timed(node, request(), 3.0)
+        assert (answer.text, answer.final.tier) == ("one", Tier.CLOUD)
+        assert took > 2.0
+
+
+@pytest.mark.parametrize("rule", ["", "prefix:4"])
+async def test_one_that_thinks_aloud_is_not_silent(rule: str) -> None:
+    async with node_below(OpenAiEndpoint(next=[thinking(5, 0.25, WORD)])) as node:
+        usually(node, 0.1)
+        answer, took = await timed(node, request(rule=rule), 3.0)
+        assert (answer.text, answer.final.tier) == ("one", Tier.CLOUD)
+        assert all(event.text for event in answer.events if isinstance(event, Delta))
+        assert took > 1.6
+
+
+@pytest.mark.parametrize("rule", ["", "prefix:4"])
+async def test_thinking_without_an_end_leaves_the_edge_its_time(rule: str) -> None:
+    async with node_below(OpenAiEndpoint(next=[thinking(100, 0.05)] * 2)) as node:
+        for _ in range(2):
+            answer, took = await timed(node, request(rule=rule), 1.5)
+            assert (answer.text, answer.final.reason) == (EDGE_TEXT, Reason.UPSTREAM_ERROR)
+            assert 0.9 < took < 1.5
+        assert not tripped(node)
+
+
+def test_signs_of_life_do_not_move_the_instant_when_the_edge_must_begin() -> None:
+    now = Deadline.after(0.0)
+    for word_s, left_s in ((1.0, 8.0), (7.5, 8.0), (0.0, 0.1)):
+        times = Patience(Deadline(now.at + 10), Deadline(now.at + left_s), Deadline(now.at + word_s), 1.0)
+        assert times.first_word.at <= times.next_word(begun=False).at <= times.fallback.at
+        assert times.next_word(begun=True).at <= times.fallback.at
 
 
 async def test_one_that_may_be_writing_a_tools_call_has_its_time() -> None:
