@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from edge.classify_run import ClassifyRun
 from edge.escalation import RETRY_AFTER_S, SILENT
-from edge.patience import Patience, patience_with, speaks_against
+from edge.patience import Patience, patience_with, tell_failure
 from edge.ports import Clock, Local, Outlook
 from wire.classification import Classified, Classifies
 from wire.errors import DeadlineExceeded, Unavailable, WeirError
@@ -57,21 +57,16 @@ class ClassifyEscalator:
             told = True
             return answer
         except TimeoutError as error:
-            silent = DeadlineExceeded(SILENT)
-            told = self._failed(silent, times, allotted_s)
+            told, silent = True, DeadlineExceeded(SILENT)
+            tell_failure(self._outlook, silent, times, allotted_s, None)
             raise silent from error
         except WeirError as error:
-            told = self._failed(error, times, allotted_s)
+            told = True
+            tell_failure(self._outlook, error, times, allotted_s, None)
             raise
         finally:
             if not told:
                 self._outlook.abandoned()
-
-    def _failed(self, error: WeirError, times: Patience, allotted_s: float) -> bool:
-        against = speaks_against(error, times, allotted_s, None)
-        if against:
-            self._outlook.failed()
-        return against
 
     def _times(self, run: ClassifyRun) -> Patience:
         return patience_with(

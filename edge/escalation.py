@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
-from edge.patience import Patience, patience_with, speaks_against
+from edge.patience import Patience, patience_with, tell_failure
 from edge.ports import Clock, Local, Outlook
 from edge.run import Run
 from wire.deadline import Deadline
@@ -89,9 +89,9 @@ class Escalator:
                     yield event
         except WeirError as error:
             silent_s = None if run.upstream_heard_at is None else self._clock() - run.upstream_heard_at
-            if speaks_against(error, times, allotted_s, silent_s):
+            if not told:
                 told = True
-                self._outlook.failed()
+                tell_failure(self._outlook, error, times, allotted_s, silent_s)
             raise
         finally:
             if not told:

@@ -104,15 +104,21 @@ def usual_first_word_s(outlook: Outlook, sent_bytes: int) -> float | None:
     return upstream_forecast(outlook.link(), view, sent_bytes, 1, 0.0).seconds
 
 
-def speaks_against(error: WeirError, times: Patience, allotted_s: float, silent_s: float | None) -> bool:
-    """Whether a failure is the upstream's. A caller's fault is not, nor is a deadline hardly anyone could meet.
+def tell_failure(
+    outlook: Outlook, error: WeirError, times: Patience, allotted_s: float, silent_s: float | None
+) -> None:
+    """Tells the outlook how a call failed. A caller's fault is not the upstream's; of a silence the outlook judges.
 
-    `silent_s` is how long nothing had come after a first word; None: there was none. An upstream that is at work
+    `silent_s` is how long nothing had come after an event; None: there was none. An upstream that is at work
     when the time is over has not failed.
 
-    Nor what is not served or not there: one caller may ask for it and others not. Where it is the operator's fault (a
-    model or a path that the upstream does not have), resting would not mend it, and the log says so each time.
+    Nor has one that does not serve or does not have what was asked for: one caller may ask for it and others not. Where
+    it is the operator's fault (a model or a path that the upstream does not have), resting would not mend it, and the
+    log says so each time.
     """
     if isinstance(error, DeadlineExceeded):
-        return patience.speaks_against(allotted_s if silent_s is None else silent_s, times.usual_s)
-    return not isinstance(error, _NOT_ITS_FAULT)
+        outlook.fell_silent(allotted_s if silent_s is None else silent_s, times.usual_s)
+    elif isinstance(error, _NOT_ITS_FAULT):
+        outlook.abandoned()
+    else:
+        outlook.failed()

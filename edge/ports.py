@@ -72,7 +72,7 @@ class Outlook(Protocol):
         ...
 
     def started(self) -> None:
-        """An escalation goes up; one of the three below follows."""
+        """An escalation goes up; one of the four below follows."""
         ...
 
     def succeeded(self, final: Final, first_s: float, total_s: float, sent_bytes: int) -> None:
@@ -84,6 +84,10 @@ class Outlook(Protocol):
 
     def failed(self) -> None:
         """It failed in a way that speaks against the upstream."""
+        ...
+
+    def fell_silent(self, silent_s: float, usual_s: float | None) -> None:
+        """It was given up after so long a silence, where a first word takes `usual_s` of late."""
         ...
 
     def abandoned(self) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from edge.events import Sink
 from edge.link import UpstreamLink
 from edge.ports import Clock
+from router import patience
 from router.breaker import Breaker, BreakerSettings
 from router.decision import LinkView, UpstreamView
 from router.events import BreakerChanged
@@ -61,6 +62,7 @@ class UpstreamState:
         self._link = link or UpstreamLink(settings.network, sink, clock, settings.escalations_per_minute)
         self._breaker = Breaker(settings.breaker)
         self._latency = LatencyEstimate()
+        self._silences = 0  # that outlasted the usual since the last answer
 
     @property
     def description(self) -> Description | None:
@@ -118,6 +120,7 @@ class UpstreamState:
         self._move_breaker(lambda breaker, now: breaker.started(now))
 
     def succeeded(self, final: Final, first_s: float, total_s: float, sent_bytes: int) -> None:
+        self._silences = 0
         self._move_breaker(lambda breaker, now: breaker.succeeded(now))
         # The router adds the link by itself, so the upstream's own work is what is kept here.
         work_s = _work_before_first_token_s(final)
@@ -131,6 +134,13 @@ class UpstreamState:
 
     def failed(self) -> None:
         self._move_breaker(lambda breaker, now: breaker.failed(now))
+
+    def fell_silent(self, silent_s: float, usual_s: float | None) -> None:
+        self._silences += patience.outlasts(silent_s, usual_s)
+        if patience.speaks_against(silent_s, usual_s, self._silences):
+            self.failed()
+        else:
+            self.abandoned()
 
     def abandoned(self) -> None:
         self._move_breaker(lambda breaker, now: breaker.abandoned(now))

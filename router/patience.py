@@ -10,7 +10,8 @@
 and never before 1.25 s, while there is time. Shares, since a caller that allows more time allows a queue more; the
 usual, since an upstream that is always slow is not silent. A node above gives up on its own upstream first. A silence
 counts against an upstream only where it was longer than the usual by far, and than anybody's hiccup: a caller's short
-deadline is no fault of the upstream's.
+deadline is no fault of the upstream's. From the third in a row on, one that was longer than the usual counts by that
+alone: where callers never allow more, a dead upstream would cost each of them all of their time for ever.
 
 Must not know: clocks. `left_s` is the time until the upstream must have answered, what the edge needs kept back.
 """
@@ -23,6 +24,7 @@ _KNOWN, _UNKNOWN, _NODE = 0.25, 0.5, 0.75
 _BETWEEN = 0.5
 _TIMES_USUAL = 3.0
 _FAIR_TIMES_USUAL = 1.5
+_ENOUGH_IN_A_ROW = 3
 _HICCUP_S = 1.0
 _LEAST_S = 1.25 * _HICCUP_S
 
@@ -40,6 +42,16 @@ def next_word_s(left_s: float) -> float:
     return min(max(_BETWEEN * left, _LEAST_S), left)
 
 
-def speaks_against(silent_s: float, usual_s: float | None) -> bool:
-    """Whether nobody's upstream would be silent for so long, were it well."""
+def outlasts(silent_s: float, usual_s: float | None) -> bool:
+    """Whether a silence was longer than the usual, and than a hiccup."""
+    return silent_s >= max(known(usual_s) or 0.0, _HICCUP_S)
+
+
+def speaks_against(silent_s: float, usual_s: float | None, in_a_row: int = 1) -> bool:
+    """Whether an upstream that is well would not be silent for so long.
+
+    `in_a_row` silences outlasted the usual since its last answer, this one among them.
+    """
+    if in_a_row >= _ENOUGH_IN_A_ROW:
+        return outlasts(silent_s, usual_s)
     return silent_s >= max(_FAIR_TIMES_USUAL * (known(usual_s) or 0.0), _HICCUP_S)

@@ -15,12 +15,12 @@ import pytest
 from edge.http.app import make_app
 from edge.http.settings import HttpSettings
 from edge.patience import Patience
-from edge.upstream import UpstreamSettings
+from edge.upstream import UpstreamSettings, UpstreamState
 from router.breaker import BreakerSettings, BreakerState
 from router.events import BreakerChanged
 from runtime.http_server import HttpServer
 from tests.fakes.inference import FakeInference
-from tests.fakes.node import EDGE_MODEL, EDGE_WORDS, Answer, FakeNode, engine, request
+from tests.fakes.node import EDGE_MODEL, EDGE_WORDS, Answer, Events, FakeNode, engine, request
 from tests.fakes.openai_client import connected
 from tests.fakes.openai_endpoint import DONE, OpenAiEndpoint, Raw, chunk
 from wire.channel import bind, open_server
@@ -215,6 +215,32 @@ async def test_a_short_deadline_does_not_speak_against_it() -> None:
             answer, took = await timed(node, request(), 0.7)
             assert (answer.final.reason, took < 0.7) == (Reason.UPSTREAM_ERROR, True)
         assert not tripped(node)
+
+
+async def test_one_that_died_slow_is_learned_of_from_callers_that_allow_little_more() -> None:
+    endpoint = OpenAiEndpoint(next=[Raw(silent=True)] * 4)
+    async with node_below(endpoint) as node:
+        usually(node, 1.0)
+        answers = await asyncio.gather(*(node.ask(request(), 1.6) for _ in range(4)))  # 1.4 s of silence each
+        assert [answer.final.reason for answer in answers] == [Reason.UPSTREAM_ERROR] * 4
+        assert tripped(node)
+        answer, took = await timed(node, request(), 1.6)
+        assert (answer.text, answer.final.reason, took < 0.5) == (EDGE_TEXT, Reason.BREAKER_OPEN, True)
+
+
+def test_an_answer_begins_the_row_of_silences_anew() -> None:
+    state = UpstreamState(
+        UpstreamSettings("cloud:1", breaker=BreakerSettings(max_consecutive=1)), Events(), time.monotonic
+    )
+    for _ in range(3):
+        for _ in range(2):
+            state.fell_silent(9.8, 8.0)
+        state.succeeded(Final("stop", Usage(1, 2), Tier.CLOUD), 8.0, 8.1, 0)
+    assert state.view(1).admits
+    for _ in range(3):
+        assert state.view(1).admits
+        state.fell_silent(9.8, 8.0)
+    assert not state.view(1).admits
 
 
 async def test_one_at_work_when_the_time_is_over_has_not_failed() -> None:

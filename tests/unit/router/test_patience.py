@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from router.patience import first_word_s, next_word_s, speaks_against
+from router.patience import first_word_s, next_word_s, outlasts, speaks_against
 
 
 def test_a_known_upstream_has_a_quarter_an_unknown_one_half_and_a_node_three_quarters() -> None:
@@ -51,3 +51,23 @@ def test_a_short_silence_or_one_as_usual_is_no_fault() -> None:
     assert speaks_against(1.0, None)
     assert not speaks_against(10.0, 8.0)
     assert speaks_against(12.0, 8.0)
+
+
+def test_the_third_silence_in_a_row_counts_that_outlasted_the_usual() -> None:
+    assert [speaks_against(9.8, 8.0, in_a_row) for in_a_row in (0, 1, 2, 3, 4)] == [False] * 3 + [True] * 2
+    assert not speaks_against(7.9, 8.0, 9)
+    assert not speaks_against(0.9, 0.1, 9)
+
+
+@pytest.mark.parametrize("usual", [None, -1.0, 0.0, 0.5, 8.0, math.nan, math.inf])
+def test_a_longer_silence_and_more_of_them_never_speak_less_against_it(usual: float | None) -> None:
+    for in_a_row in range(5):
+        told = [speaks_against(n / 4, usual, in_a_row) for n in range(60)]
+        assert told == sorted(told)
+        assert all(speaks_against(n / 4, usual, in_a_row + 1) for n in range(60) if told[n])
+
+
+def test_a_silence_that_speaks_against_it_has_outlasted_the_usual() -> None:
+    for usual in (None, 0.2, 1.0, 8.0):
+        for silent in (0.5, 1.0, 5.0, 8.0, 12.0, 40.0):
+            assert outlasts(silent, usual) or not speaks_against(silent, usual)
