@@ -40,7 +40,7 @@ class Escalator:
         """Deltas and one Final. Raises WeirError; before the first event nothing may be shown."""
         request = self._forwarded(run)
         times = self._times(run)
-        call = Call(times.call, run.call.traceparent, run.call.peer)
+        call = Call(times.call, run.call.traceparent, run.call.peer, times.first_word)
         run.upstream_began = self._clock()
         retried = False
         while True:

@@ -23,11 +23,15 @@ CHANGING = "changing"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What belongs to one call rather than to one request."""
+    """What belongs to one call rather than to one request.
+
+    `first_word` is when the caller gives up one that has said nothing; None: at the deadline. It does not travel.
+    """
 
     deadline: Deadline
     traceparent: str = ""
     peer: str = ""
+    first_word: Deadline | None = None
 
 
 class InferenceService(Protocol):

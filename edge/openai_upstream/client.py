@@ -2,7 +2,7 @@
 
 Always streams, so that the first words come early and leaving ends the work there: the connection is
 closed. One try, but for two cases in which the endpoint did nothing yet: it was busy and names a time to
-come back that fits the deadline, or it refuses a field that has another name or can be left out
+come back that its caller can wait for, or it refuses a field that has another name or can be left out
 (`dialect`). `describe` asks for the models.
 """
 
@@ -124,8 +124,9 @@ class OpenAiUpstream:
                 await asyncio.sleep(wait_s)
 
     def _fits(self, wait_s: float, call: Call) -> bool:
-        """Whether waiting is worth it: after it at least as long must be left again."""
-        return wait_s <= self._settings.max_retry_wait_s and 2 * wait_s < call.deadline.remaining_s()
+        """Whether waiting is worth it: after it at least as long must be left again, until a first word is due."""
+        left_s = (call.first_word or call.deadline).remaining_s()
+        return wait_s <= self._settings.max_retry_wait_s and 2 * wait_s < left_s
 
     async def _once(
         self, request: GenerateRequest, dialect: Dialect, call: Call, meter: Meter

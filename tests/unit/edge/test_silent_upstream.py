@@ -22,7 +22,7 @@ from runtime.http_server import HttpServer
 from tests.fakes.inference import FakeInference
 from tests.fakes.node import EDGE_MODEL, EDGE_WORDS, Answer, Events, FakeNode, engine, request
 from tests.fakes.openai_client import connected
-from tests.fakes.openai_endpoint import DONE, OpenAiEndpoint, Raw, chunk
+from tests.fakes.openai_endpoint import DONE, OpenAiEndpoint, Raw, chunk, fault
 from wire.channel import bind, open_server
 from wire.deadline import Deadline
 from wire.description import Description
@@ -241,6 +241,21 @@ def test_an_answer_begins_the_row_of_silences_anew() -> None:
         assert state.view(1).admits
         state.fell_silent(9.8, 8.0)
     assert not state.view(1).admits
+
+
+async def test_a_time_to_come_back_that_does_not_fit_is_told_at_once_as_busy() -> None:
+    busy = fault(429, "slow down", {"retry-after": "1"})
+    endpoint = OpenAiEndpoint()
+    async with node_below(endpoint) as node:
+        usually(node, 0.1)
+        endpoint.next = [busy]
+        answer, took = await timed(node, request())
+        assert (answer.text, answer.final.reason, took < 0.5) == (EDGE_TEXT, Reason.UPSTREAM_ERROR, True)
+        assert [event.error for event in node.events.of("EscalationFailed")] == ["Overloaded"]  # type: ignore[union-attr]
+        assert len(endpoint.generations) == 1
+        endpoint.next = [busy]
+        answer, took = await timed(node, request("cloud_only"))  # which has all of the time
+        assert (answer.final.tier, took > 1.0) == (Tier.CLOUD, True)
 
 
 async def test_one_at_work_when_the_time_is_over_has_not_failed() -> None:
