@@ -83,9 +83,10 @@ class Escalator:
                 async for event in events:
                     if isinstance(event, Final):
                         told = True
-                        first_at = run.upstream_first_at or self._clock()
-                        total_s = self._clock() - began
-                        self._outlook.succeeded(event, first_at - began, total_s, _sent_bytes(run))
+                        # Not now: the call may have taken its time to end after the answer.
+                        ended_at = run.upstream_heard_at or self._clock()
+                        first_at = run.upstream_first_at or ended_at
+                        self._outlook.succeeded(event, first_at - began, ended_at - began, _sent_bytes(run))
                     yield event
         except WeirError as error:
             silent_s = None if run.upstream_heard_at is None else self._clock() - run.upstream_heard_at

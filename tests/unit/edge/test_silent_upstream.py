@@ -333,6 +333,9 @@ async def test_an_answer_that_has_ended_does_not_wait_for_the_end_of_its_call(ru
         answer, took = await timed(node, request(rule=rule))
         assert (answer.text, answer.final.tier) == ("one two", Tier.CLOUD)
         assert took < 1.5
+        pace_s = node.state.view(1).per_token_s
+        assert pace_s is not None
+        assert pace_s < 0.2  # the wait for the call's end is none of the upstream's time per token
 
 
 class _BreaksAtTheEnd(FakeInference):
