@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from edge.http.readiness import Readiness
-from edge.openinference import classification, generation, provenance
+from edge.openinference import classification, generation, provenance, versions
 from edge.openinference.generation import Answer
 from edge.openinference.inputs import wanted
 from edge.openinference.parameters import Asked
@@ -23,12 +23,11 @@ from runtime.version import weir_version
 from wire.classification import Classified, Classifies, ClassifyRequest
 from wire.description import ModelInfo
 from wire.errors import InvalidRequest, NotFound, NotSupported, TooLarge, WeirError
-from wire.messages import Delta, Final, GenerateRequest
+from wire.messages import Committed, Delta, Final, GenerateRequest
 from wire.openinference.messages import (
     InferRequest,
     InferResponse,
     ModelMetadata,
-    Parameters,
     ServerMetadata,
     TensorMetadata,
 )
@@ -83,7 +82,7 @@ class NodeFace:
     async def model_metadata(self, name: str, version: str, call: Call) -> ModelMetadata:
         model = await self._model(name, version, call)
         given, told = _tensors_of(model)
-        return ModelMetadata(model.name, _versions(model)[:1], PLATFORM, given, told)
+        return ModelMetadata(model.name, versions.names(model.release)[:1], PLATFORM, given, told)
 
     async def infer(self, request: InferRequest, call: Call) -> InferResponse:
         model = await self._model(request.model, request.version, call)
@@ -93,15 +92,13 @@ class NodeFace:
         asked, elements = generation.to_requests(request, model.name, uuid.uuid4().hex, self._settings.max_batch)
         call = _timed(call, asked)
         answers = await _all([self._whole(element, call) for element in elements], self._settings.max_running)
-        told = provenance.shared([answer.final for answer in answers])
-        return _response(request, model, generation.tensors(answers, names), told)
+        return _response(request, model, generation.tensors(answers, names), [answer.final for answer in answers])
 
     async def stream(self, request: InferRequest, call: Call) -> AsyncGenerator[InferResponse, None]:
         """A piece for each piece of text, where text is wanted; the last has no more, and what is known at the end."""
         model = await self._model(request.model, request.version, call)
         if _labels(model):
-            whole = await self._classify(request, model, call)
-            yield replace(whole, parameters={**whole.parameters, _LAST: True})
+            yield _marked_last(await self._classify(request, model, call))
             return
         names = wanted(request.outputs, [entry.name for entry in generation.OUTPUTS])
         asked, elements = generation.to_requests(request, model.name, uuid.uuid4().hex, self._settings.max_batch)
@@ -109,14 +106,17 @@ class NodeFace:
             raise InvalidRequest(f"a stream answers one element, and the request has {len(elements)}; send one each")
         rule = replace(elements[0].constraints, commit_rule=self._settings.streaming_rule)
         element = replace(elements[0], constraints=rule)
+        version = versions.answered(request.version, model, [""])  # until somebody says whose the text is
         async with aclosing(self._service.generate(element, _timed(call, asked))) as events:
             async for event in events:
-                if isinstance(event, Delta) and event.text and "text" in names:
+                if isinstance(event, Committed):
+                    version = versions.answered(request.version, model, [event.release])
+                elif isinstance(event, Delta) and event.text and "text" in names:
                     piece = Tensor("text", "BYTES", (1,), (event.text.encode(),))
-                    yield _response(request, model, (piece,), {_LAST: False})
+                    yield InferResponse(model.name, version, request.id, {_LAST: False}, (piece,))
                 elif isinstance(event, Final):
-                    told = {**provenance.shared([event]), _LAST: True}
-                    yield _response(request, model, generation.tensors([Answer("", event)], names), told)
+                    last = _response(request, model, generation.tensors([Answer("", event)], names), [event])
+                    yield _marked_last(last)
 
     async def _classify(self, request: InferRequest, model: ModelInfo, call: Call) -> InferResponse:
         if self._classifies is None:
@@ -131,7 +131,9 @@ class NodeFace:
             for index, element in enumerate(elements)
         ]
         found = await _all(work, self._settings.max_batch)
-        return _response(request, model, classification.tensors(found, model, names), provenance.shared(found))
+        if any(element.input_ids for element in elements):
+            versions.demand_one(request.version, model, [one.release for one in found])
+        return _response(request, model, classification.tensors(found, model, names), found)
 
     async def _whole(self, request: GenerateRequest, call: Call) -> Answer:
         texts: list[str] = []
@@ -150,8 +152,9 @@ class NodeFace:
         if found is None:
             names = ", ".join(model.name for model in models) or "none, for its engine is not there yet"
             raise NotFound(f"no model {name!r:.80} here; this node serves {names}")
-        if version and version not in _versions(found):
-            raise NotFound(f"no version {version!r:.80} of {name} here; this node serves {_versions(found)[0]}")
+        called = versions.names(found.release)
+        if version and version not in called:
+            raise NotFound(f"no version {version!r:.80} of {name} here; this node serves {called[0]}")
         return found
 
 
@@ -183,13 +186,6 @@ async def _all(work: Sequence[Coroutine[Any, Any, T]], most: int) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _versions(model: ModelInfo) -> tuple[str, ...]:
-    """What a version may be called by, the usual first: `1.2.0+digest`, the release's id, `1.2.0`; without one 1."""
-    release = model.release
-    version = release.partition("@")[2]
-    return (version, release, version.partition("+")[0]) if version else (release or "1",)
-
-
 def _labels(model: ModelInfo) -> bool:
     return "classify" in model.tasks
 
@@ -206,5 +202,15 @@ def _timed(call: Call, asked: Asked) -> Call:
     return Call(call.deadline.capped(asked.timeout_s), call.traceparent, call.peer)
 
 
-def _response(request: InferRequest, model: ModelInfo, outputs: tuple[Tensor, ...], told: Parameters) -> InferResponse:
-    return InferResponse(model.name, request.version or _versions(model)[0], request.id, told, outputs)
+def _response(
+    request: InferRequest,
+    model: ModelInfo,
+    outputs: tuple[Tensor, ...],
+    answers: Sequence[Final] | Sequence[Classified],
+) -> InferResponse:
+    version = versions.answered(request.version, model, [answer.release for answer in answers])
+    return InferResponse(model.name, version, request.id, provenance.shared(answers), outputs)
+
+
+def _marked_last(response: InferResponse) -> InferResponse:
+    return replace(response, parameters={**response.parameters, _LAST: True})

@@ -23,17 +23,22 @@ CLASSIFIER = ModelInfo(
 
 @dataclass
 class FakeClassifier:
-    """`fail_on` is a text that raises `fail`; `step_s` is how long each takes."""
+    """`fail_on` is a text that raises `fail`; `step_s` is how long each takes.
+
+    `releases` answer in turn, the last on.
+    """
 
     fail_on: str = ""
     fail: WeirError = field(default_factory=WeirError)
     step_s: float = 0.0
     multi_label: bool = False
+    releases: tuple[str, ...] = (CLASSIFIER.release,)
     requests: list[ClassifyRequest] = field(default_factory=list)
     running: int = 0
     most_running: int = 0
 
     async def classify(self, request: ClassifyRequest, call: Call) -> Classified:
+        release = self.releases[min(len(self.requests), len(self.releases) - 1)]
         self.requests.append(request)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
@@ -53,7 +58,7 @@ class FakeClassifier:
                 logits=logits if request.return_logits else (),
                 confidence=0.9,
                 reason=Reason.CONFIDENT,
-                release=CLASSIFIER.release,
+                release=release,
                 node="fake",
                 request_id=request.request_id,
             )

@@ -17,7 +17,8 @@ class FakeInference:
     """Answers with `words`, one Delta each, after `step_s` seconds; holds a slot while it does.
 
     `fail_before` is raised before the first event, `fail_after` = (n, error) after n deltas.
-    `signals` says what each Delta carries; `hang` never ends by itself; `deltas` are given as they are.
+    `signals` says what each Delta carries; `hang` never ends by itself; `deltas` are given as they are. `releases`
+    answer in turn, the last on; none: the model's.
     """
 
     tier: Tier = Tier.CLOUD
@@ -33,6 +34,7 @@ class FakeInference:
     deltas: tuple[Delta, ...] = ()  # in place of words
     model: ModelInfo = field(default_factory=lambda: ModelInfo("fake", "fake@1.0.0+0", capabilities=("stream",)))
     ready: bool = True
+    releases: tuple[str, ...] = ()
     active_releases: dict[str, str] = field(default_factory=dict)
 
     requests: list[GenerateRequest] = field(default_factory=list)
@@ -42,6 +44,8 @@ class FakeInference:
     left: int = 0
 
     async def generate(self, request: GenerateRequest, call: Call) -> AsyncGenerator[GenerateEvent, None]:
+        releases = self.releases or (self.model.release,)
+        release = releases[min(len(self.requests), len(releases) - 1)]
         self.requests.append(request)
         self.calls.append(call)
         if self.fail_before is not None:
@@ -49,7 +53,7 @@ class FakeInference:
         self.slots_used += 1
         done = False
         try:
-            yield Committed(self.tier, self.reason, request.request_id, self.model.release)
+            yield Committed(self.tier, self.reason, request.request_id, release)
             for index, word in enumerate(() if self.deltas else self.words):
                 await (self.turns.acquire() if self.turns is not None else asyncio.sleep(self.step_s))
                 if self.fail_after is not None and index == self.fail_after[0]:
@@ -65,7 +69,7 @@ class FakeInference:
                 "stop",
                 Usage(3, len(self.words)),
                 self.tier,
-                release=self.model.release,
+                release=release,
                 reason=self.reason,
                 request_id=request.request_id,
                 node="fake",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edge.openinference.face import NodeFace
 from quantize.classifier.build import build_ready_made
 from release.folder import open_release
 from release.listing import read_manifest
@@ -17,12 +20,24 @@ from release.manifest import Labelling
 from runtime.ort.classify import ClassifierModel, Encoded, TextEncoder
 from runtime.ort.load_classifier import load_classifier
 from runtime.tokenizer import Tokenizer
+from tests.fakes.inference import FakeInference
 from tests.integration.classifier_process import WORDS, altered, classifier, tiny_classifier
 from tests.integration.engine_process import call
 from tests.models import tiny_onnx_classifier
 from wire.classification import Classified, ClassifyRequest
-from wire.errors import ContextTooLong, DeadlineExceeded, InvalidRequest, NotFound, NotSupported, TooLarge, Unavailable
-from wire.messages import GenerateRequest
+from wire.errors import (
+    Conflict,
+    ContextTooLong,
+    DeadlineExceeded,
+    InvalidRequest,
+    NotFound,
+    NotSupported,
+    TooLarge,
+    Unavailable,
+)
+from wire.messages import GenerateRequest, Tier
+from wire.openinference.messages import InferRequest
+from wire.openinference.tensors import Tensor
 
 TEXTS = [" ".join((words * 3)[:count]) for words in WORDS.values() for count in range(1, 25, 2)]
 
@@ -195,6 +210,27 @@ async def test_precisions_change_beside_without_a_failed_text(release: Path) -> 
         assert sum(await asyncio.gather(*asking)) > 10
         assert precisions == {4, 8}
         assert (await engine.status()).precision == 4
+
+
+async def test_ids_of_a_release_are_not_labelled_by_the_one_that_came_into_force_meanwhile(
+    release: Path, tmp_path: Path
+) -> None:
+    ids = tuple(Tokenizer.load(release).encode(TEXTS[0]))
+    second = altered(release, tmp_path / "second", "2.0.0")
+    tensor = Tensor("input_ids", "INT64", (1, len(ids)), ids)
+    of_ids = InferRequest("intents", "1.0.0", inputs=(tensor,), input_parameters=({},))
+    of_text = replace(of_ids, inputs=(Tensor("text", "BYTES", (1,), (TEXTS[0].encode(),)),))
+    async with classifier(release) as engine:
+        served = (await engine.inference.describe(call())).models[0]
+        # What a front goes by until it has asked the engine again.
+        node = NodeFace(FakeInference(Tier.EDGE, model=served), classifies=engine.inference)
+        assert (await node.infer(of_ids, call())).version == "1.0.0"
+        await engine.control.activate(str(tmp_path / "second"), 8, call())
+        with pytest.raises(Conflict, match=f"changed to {re.escape(second.id)} meanwhile"):
+            await node.infer(of_ids, call())
+        for asked in (of_text, replace(of_ids, version="")):
+            answer = await node.infer(asked, call())
+            assert answer.parameters["weir_release"] == f"intents@{answer.version}" == second.id
 
 
 async def test_it_drains_and_ends_cleanly(release: Path) -> None:

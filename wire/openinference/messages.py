@@ -42,7 +42,7 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True)
 class InferResponse:
-    """The answer: the outputs, and what is to be said of all of them together."""
+    """The answer: the outputs, and what is to be said of all of them together; `version` is that of what answered."""
 
     model: str
     version: str = ""
