@@ -1,6 +1,7 @@
 """The parameters of an infer request, by name and kind. Unknown ones are refused by name.
 
-A number may also come as text, since clients of the protocol's first edition can send no fractions.
+A number may also come as text, since clients of the protocol's first edition can send no fractions. `priority` counts
+as Triton has it, the smallest first, and is turned into Weir's, where higher goes first.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ROUTING: dict[str, type] = {
     "site": str,
     "request_class": str,
     "value": float,
-    "priority": int,
+    "priority": int,  # as Triton has it, see _priority
     "subject": str,
     "idempotency_key": str,
     "timeout": int,  # microseconds, as Triton has it
@@ -45,6 +46,7 @@ _GENERATION: dict[str, type] = {
 # What Triton's client adds to a request of a stream.
 _STREAMING: dict[str, type] = {"triton_enable_empty_final_response": bool}
 _INT32 = (1 << 31) - 1
+_LEVELS = 8  # of priority above the usual, and as many below: more count no further (docs/engine.md)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,13 @@ def _seed(values: dict[str, Any]) -> int | None:
     return seed
 
 
+def _priority(given: int) -> int:
+    """Weir's priority for Triton's: 0 is the usual, 1 the highest, and each number after it a level lower."""
+    if given < 0:
+        raise InvalidRequest(f"parameter priority is {given}; 0 is the usual, 1 the highest, larger ones are lower")
+    return 0 if given == 0 else max(_LEVELS + 1 - given, -_LEVELS)
+
+
 def _stop(values: dict[str, Any]) -> tuple[str, ...]:
     one = (values["stop"],) if "stop" in values else ()
     if "stop_list" not in values:
@@ -156,7 +165,7 @@ def _routing(values: dict[str, Any]) -> tuple[Constraints, Context, str, float |
         values.get("site", ""),
         values.get("request_class", ""),
         values.get("value"),
-        _small(values, "priority") or 0,
+        _priority(values.get("priority", 0)),
         values.get("subject", ""),
     )
     constraints = Constraints(TierConstraint(tier), values.get("max_risk"))

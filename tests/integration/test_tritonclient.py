@@ -137,8 +137,8 @@ def test_the_official_client_sends_a_classifiers_own_tensors(python: Path, tmp_p
 
 
 @asynccontextmanager
-async def classifier_node() -> AsyncIterator[tuple[str, str]]:
-    service, classifier = FakeInference(Tier.EDGE, model=CLASSIFIER), FakeClassifier()
+async def classifier_node(classifier: FakeClassifier) -> AsyncIterator[tuple[str, str]]:
+    service = FakeInference(Tier.EDGE, model=CLASSIFIER)
     face = NodeFace(service, classifies=classifier)
     app = make_app(service, HttpSettings())
     add_rest(app, face, HttpSettings())
@@ -155,7 +155,8 @@ async def classifier_node() -> AsyncIterator[tuple[str, str]]:
 
 
 async def test_a_classifier_gives_the_official_client_its_scores(python: Path) -> None:
-    async with classifier_node() as (grpc, http):
+    classifier = FakeClassifier()
+    async with classifier_node(classifier) as (grpc, http):
         told = await asyncio.to_thread(ask, python, "classify", grpc, http, "sizes")
     for found in told.values():
         assert found["label"] == ["medium", "short"]
@@ -163,3 +164,5 @@ async def test_a_classifier_gives_the_official_client_its_scores(python: Path) -
         assert found["scores"] == [[0.2, 0.6, 0.2], [0.6, 0.2, 0.2]]
         assert found["kinds"] == ["float32", "bool"]
         assert found["logits"] == [[2.0, 0.0, 0.0]]
+    # Of each client two texts of the second highest priority and one of the usual.
+    assert [asked.context.priority for asked in classifier.requests] == [7, 7, 0] * 2

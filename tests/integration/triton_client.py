@@ -108,7 +108,7 @@ def _stream(target: str, model: str) -> tuple[str, list[str]]:
 def classify(grpc_target: str, http_target: str, model: str) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for kind, module, client in _clients(grpc_target, http_target):
-        found = client.infer(model, [_texts(module, "text", "hello you", "hi")])
+        found = client.infer(model, [_texts(module, "text", "hello you", "hi")], priority=2)
         wanted = [module.InferRequestedOutput("logits")]
         logits = client.infer(model, [_texts(module, "text", "hi")], outputs=wanted).as_numpy("logits")
         scores = found.as_numpy("scores")

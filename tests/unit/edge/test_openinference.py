@@ -15,6 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from edge.engine.waiting import MOST_LEVELS, level
 from edge.openinference.provenance import shared
 from protos.inference import open_inference_pb2 as pb
 from tests.fakes.inference import FakeInference
@@ -52,6 +53,25 @@ async def test_tokens_that_edges_spent_are_told_where_every_element_spent_as_man
     assert shared([spent, replace(spent, edge_tokens_spent=0)]).keys() == shared([spent]).keys() - {
         "weir_edge_tokens_spent"
     }
+
+
+# Triton's priority, where 1 is the highest, and Weir's, where higher goes first.
+PRIORITIES = ((0, 0), (1, 8), (2, 7), (8, 1), (9, 0), (10, -1), (17, -8), (1 << 40, -8))
+
+
+async def test_priority_counts_as_tritons_clients_mean_it() -> None:
+    service = FakeInference()
+    async with speaking(service) as target, grpc.aio.insecure_channel(target) as channel:
+        infer = method(channel, "ModelInfer", pb.ModelInferResponse)
+        for given, _ in PRIORITIES:
+            request = asking("hi")
+            request.parameters["priority"].uint64_param = given  # as tritonclient sends it
+            await infer(request)
+            await infer(asking("hi", priority=str(given)))
+    told = [priority for _, priority in PRIORITIES]
+    assert [asked.context.priority for asked in service.requests] == [each for each in told for _ in range(2)]
+    # All levels that count are in reach: the highest, the lowest, and every one between.
+    assert (level(told[1], None), level(told[-1], None)) == (MOST_LEVELS, -MOST_LEVELS)
 
 
 async def test_raw_contents_are_answered_raw() -> None:
@@ -128,6 +148,7 @@ BAD_GRPC: list[tuple[Any, str, str]] = [
     (lambda r: r.inputs[0].parameters["shared_memory_region"].MergeFrom(_param("x")), "INVALID_ARGUMENT", "shared_"),
     (lambda r: r.parameters["beam_width"].MergeFrom(_param("4")), "INVALID_ARGUMENT", "beam_width"),
     (lambda r: r.parameters["max_tokens"].MergeFrom(_param("many")), "INVALID_ARGUMENT", "max_tokens"),
+    (lambda r: r.parameters["priority"].MergeFrom(_param("-1")), "INVALID_ARGUMENT", "priority is -1; 0 is the usual"),
     (lambda r: r.parameters["stop_list"].MergeFrom(_param("x")), "INVALID_ARGUMENT", "stop_list"),
     (lambda r: r.parameters["constraint"].MergeFrom(_param("moon")), "INVALID_ARGUMENT", "edge_only"),
     (lambda r: r.outputs.add(name="logits"), "INVALID_ARGUMENT", "logits"),

@@ -25,7 +25,7 @@ async def test_a_fault_of_one_element_ends_the_others() -> None:
 
 async def test_classes_scores_and_logits_in_the_order_of_the_classes() -> None:
     classifier = FakeClassifier()
-    request = asking("hello you", "hi", model="sizes")
+    request = asking("hello you", "hi", model="sizes", priority=2)
     async with speaking(labelling(), classifier) as target, grpc.aio.insecure_channel(target) as channel:
         infer = method(channel, "ModelInfer", pb.ModelInferResponse)
         answer = await infer(request)
@@ -40,6 +40,7 @@ async def test_classes_scores_and_logits_in_the_order_of_the_classes() -> None:
     assert list(output(answer, "holds").contents.bool_contents) == [False, True, False, True, False, False]
     assert "logits" not in [entry.name for entry in answer.outputs]
     assert not classifier.requests[0].return_logits
+    assert classifier.requests[0].context.priority == 7  # the second highest, as Triton's 2
     assert list(output(logits, "logits").contents.fp32_contents) == [0, 2, 0, 2, 0, 0]
     assert {entry.name: list(entry.shape) for entry in told.outputs}["scores"] == [-1, 3]
 

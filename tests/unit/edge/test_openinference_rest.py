@@ -22,7 +22,8 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_rest_answers_in_json() -> None:
     service = FakeInference()
-    body = {"id": "9", "inputs": [HELLO], "parameters": {"max_tokens": 4, "temperature": 0, "constraint": "cloud_only"}}
+    said = {"max_tokens": 4, "temperature": 0, "constraint": "cloud_only", "priority": 1}
+    body = {"id": "9", "inputs": [HELLO], "parameters": said}
     async with rest(service) as client:
         answer = (await client.post("/v2/models/fake/infer", json=body)).json()
         versioned = await client.post("/v2/models/fake/versions/1.0.0/infer", json=body)
@@ -34,6 +35,7 @@ async def test_rest_answers_in_json() -> None:
     assert told["text"] == [WORDS]
     assert told["confidence"] == [None]
     assert service.requests[0].constraints.tier is TierConstraint.CLOUD_ONLY
+    assert service.requests[0].context.priority == 8  # the highest, as Triton's 1
 
 
 async def test_rest_takes_and_gives_tensors_in_binary() -> None:
@@ -97,6 +99,7 @@ BAD_REST: list[tuple[dict[str, Any], str]] = [
     ({"inputs": [HELLO], "parameters": {"temperature": [1]}}, "temperature"),
     ({"inputs": [HELLO], "parameters": {"temperature": 9}}, "temperature"),
     ({"inputs": [HELLO], "parameters": {"timeout": 0}}, "timeout"),
+    ({"inputs": [HELLO], "parameters": {"priority": -3}}, "priority is -3"),
     ({"inputs": [HELLO], "outputs": [{"name": "text"}, {"name": "text"}]}, "twice"),
 ]
 
