@@ -61,7 +61,25 @@ def choices_of(request: GenerateRequest) -> tuple[str, ...] | None:
         raise InvalidRequest("response_format choice and tools are not served together; leave one out")
     if request.top_logprobs:
         raise InvalidRequest("top_logprobs does not go with response_format choice; ask Score for every option's")
+    if (name := _reshaping(request)) is not None:
+        raise InvalidRequest(
+            f"{name} does not go with response_format choice, whose answer is the likeliest of its options as it "
+            "stands; leave it out"
+        )
     return form.choices
+
+
+def _reshaping(request: GenerateRequest) -> str | None:
+    """The first field that would make the answer another than the likeliest option. Settings of chance do not."""
+    s = request.sampling
+    given = {
+        "stop": request.stop,
+        "logit_bias": s.logit_bias,
+        "presence_penalty": s.presence_penalty,
+        "frequency_penalty": s.frequency_penalty,
+        "repetition_penalty": s.repetition_penalty not in (None, 1.0),
+    }
+    return next((name for name, value in given.items() if value), None)
 
 
 def scored(event: Scored, job: Job) -> ScoredAnswer:

@@ -32,7 +32,7 @@ _FIELDS = frozenset(
     (
         "messages", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
         "frequency_penalty", "repetition_penalty", "logit_bias", "top_logprobs", "response_format", "tools",
-        "tool_choice",
+        "tool_choice", "stop",
     )
 )  # fmt: skip
 

@@ -181,6 +181,9 @@ def _check_format(body: ChatRequest) -> None:
         raise FieldRefused("response_format.json_schema goes with type json_schema", "response_format.json_schema")
     if form.type != "choice" and form.choices:
         raise FieldRefused("response_format.choices goes with type choice", "response_format.choices")
+    if form.type == "choice" and body.n > 1:
+        message = f"n is {body.n}; response_format choice has one answer, the likeliest of its options: leave n out"
+        raise FieldRefused(message, "n", "unsupported_parameter")
     if form.type != "text" and body.tools and body.tool_choice != "none":
         message = "response_format and tools are not served together; leave one out, or set tool_choice to none"
         raise FieldRefused(message, "response_format", "unsupported_parameter")

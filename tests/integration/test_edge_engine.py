@@ -121,6 +121,7 @@ BAD: list[tuple[GenerateRequest, type[WeirError], str]] = [
     (ask("water " * 60, 400), ContextTooLong, "max_tokens is 400"),
     (GenerateRequest(prompt="x", sampling=Sampling(logit_bias={9999: 1.0})), InvalidRequest, "names token 9999"),
     (ask(response_format=ResponseFormat("poem")), InvalidRequest, "'poem'"),
+    (ask(response_format=ResponseFormat("choice", choices=("a",)), stop=("b",)), InvalidRequest, "stop does not go"),
 ]
 
 

@@ -24,6 +24,7 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 FORM: Any = {"type": "json_schema", "json_schema": {"name": "parcel", "strict": True, "schema": SCHEMA}}
+CHOICE: Any = {"type": "choice", "choices": ["late", "lost", "in the city"]}
 # The random model's tokens are little more than bytes, and its context holds 512.
 SURENESS: dict[str, Any] = {"properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 TOOLS: list[Any] = [
@@ -117,6 +118,18 @@ def test_a_form_is_kept_to(client: openai.OpenAI, seed: int) -> None:
     jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMA)
     streamed = ask(client, response_format=FORM, temperature=1.5, seed=seed, max_tokens=200, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == answer.choices[0].message.content
+
+
+def test_a_choice_is_one_of_its_options_whatever_the_chance(client: openai.OpenAI) -> None:
+    one = ask(client, response_format=CHOICE)
+    assert one.choices[0].message.content in CHOICE["choices"]
+    assert one.choices[0].finish_reason == "stop"
+    other = ask(client, response_format=CHOICE, temperature=2.0, top_p=0.5, seed=9, max_tokens=200, logprobs=True)
+    assert other.choices[0].message.content == one.choices[0].message.content
+    spelled = b"".join(bytes(entry.bytes) for entry in other.choices[0].logprobs.content)
+    assert spelled.decode() == one.choices[0].message.content
+    streamed = ask(client, response_format=CHOICE, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == one.choices[0].message.content
 
 
 def test_a_form_that_is_cut_says_so(client: openai.OpenAI) -> None:
@@ -215,6 +228,21 @@ REFUSED: list[tuple[str, dict[str, Any], type[openai.APIStatusError], str]] = [
         openai.BadRequestError,
         "must be of type object",
     ),
+    ("a choice and a stop", {"response_format": CHOICE, "stop": "a"}, openai.BadRequestError, "stop does not go"),
+    ("a biased choice", {"response_format": CHOICE, "logit_bias": {"5": 1}}, openai.BadRequestError, "logit_bias does"),
+    (
+        "a penalised choice",
+        {"response_format": CHOICE, "presence_penalty": 1.0},
+        openai.BadRequestError,
+        "presence_penalty does",
+    ),
+    (
+        "a choice in too few tokens",
+        {"response_format": CHOICE, "max_tokens": 1},
+        openai.BadRequestError,
+        "longest option",
+    ),
+    ("choices twice", {"response_format": CHOICE, "n": 2}, openai.BadRequestError, "n is 2"),
     ("unknown field", {"extra_body": {"grammar": "x"}}, openai.BadRequestError, "grammar is not supported"),
     ("a bias on nothing", {"logit_bias": {"99999": 1}}, openai.BadRequestError, "logit_bias"),
     ("another model", {"model": "other"}, openai.NotFoundError, "other"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from edge.engine.words import choices_of
 from edge.http import chat, completion_schema, completions, errors, schema
 from edge.http.asking import Headers
 from edge.http.choices import copies, total
@@ -155,6 +156,7 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", None),
     ({"response_format": {"type": "grammar"}}, "response_format.type", "invalid_value"),
     ({"response_format": {"type": "text", "choices": ["a"]}}, "response_format.choices", None),
+    ({"response_format": {"type": "choice", "choices": ["a", "b"]}, "n": 2}, "n", "unsupported_parameter"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", None),
     ({"messages": [{"role": "user"}]}, "messages[0].content", None),
     (
@@ -198,6 +200,34 @@ def test_everything_else_is_refused_by_name(fields: dict[str, Any], param: str, 
     assert param.split(".", maxsplit=1)[0].split("[", maxsplit=1)[0] in error.message
     document = errors.body(error)["error"]
     assert (document["param"], document["code"], document["type"]) == (param, code, "invalid_request_error")
+
+
+CHOICE = {"response_format": {"type": "choice", "choices": ["yes", "no"]}}
+RESHAPING: list[dict[str, Any]] = [
+    {"stop": "e"},
+    {"stop": ["e", "o"]},
+    {"logit_bias": {"5": -100}},
+    {"presence_penalty": 0.5},
+    {"frequency_penalty": -0.5},
+    {"repetition_penalty": 1.2},
+    {"logprobs": True, "top_logprobs": 2},
+]
+
+
+@pytest.mark.parametrize("fields", RESHAPING)
+def test_what_a_choice_cannot_keep_to_is_refused_by_name(fields: dict[str, Any]) -> None:
+    [name] = fields.keys() - {"logprobs"}
+    with pytest.raises(InvalidRequest, match=f"^{name} does not go with response_format choice") as caught:
+        choices_of(asked(**CHOICE, **fields))
+    document = errors.body(caught.value)["error"]
+    assert (errors.status(caught.value), document["param"]) == (400, name)
+
+
+def test_what_changes_nothing_of_a_choice_is_taken() -> None:
+    chance = {"temperature": 1.0, "top_p": 0.5, "top_k": 3, "min_p": 0.1, "seed": 5, "max_tokens": 9}
+    off = {"stop": [], "logit_bias": {}, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
+    assert choices_of(asked(**CHOICE, **chance, **off, n=1, logprobs=True)) == ("yes", "no")
+    assert choices_of(asked(stop="e")) is None
 
 
 def test_a_completion_arrives_prompt_by_prompt() -> None:
