@@ -12,6 +12,7 @@ import jsonschema
 import openai
 import pytest
 
+from runtime.tokenizer import Tokenizer
 from tests.integration.edge_process import EdgeProcess, calibrated_release, edge_process
 
 SURE = 5.0
@@ -53,6 +54,13 @@ def client(node: EdgeProcess) -> openai.OpenAI:
 
 def ask(client: openai.OpenAI, **fields: Any) -> Any:
     return client.chat.completions.create(model="tiny", messages=MESSAGES, **{"max_tokens": 24, **fields})
+
+
+def token_id(release: Path, spelled: list[int]) -> int:
+    """The one token of these bytes, which is all that OpenAI's log-probs tell of it."""
+    tokenizer = Tokenizer.load(release)
+    (found,) = (token for token in range(tokenizer.id_count) if tokenizer.token_bytes(token) == bytes(spelled))
+    return found
 
 
 def test_a_model_says_what_it_serves(client: openai.OpenAI) -> None:
@@ -102,13 +110,16 @@ def test_log_probs_name_every_token_and_its_alternatives(client: openai.OpenAI) 
     assert len(logprobs.tokens) == 8 == len(logprobs.text_offset)
 
 
-def test_a_bias_and_penalties_change_the_answer(client: openai.OpenAI) -> None:
-    plain = ask(client).choices[0].message.content
-    banned = ask(client, logprobs=True).choices[0].logprobs.content[0]
+def test_a_bias_and_penalties_change_the_answer(client: openai.OpenAI, tiny_release: Path) -> None:
+    answer = ask(client, logprobs=True, top_logprobs=2).choices[0]
+    plain, likeliest = answer.message.content, answer.logprobs.content[0]
+    banned, second = (token_id(tiny_release, other.bytes) for other in likeliest.top_logprobs)
+    assert bytes(likeliest.bytes) == bytes(likeliest.top_logprobs[0].bytes)
+    biased = ask(client, logprobs=True, logit_bias={str(banned): -100}).choices[0].logprobs.content[0]
+    assert token_id(tiny_release, biased.bytes) == second
     assert ask(client, frequency_penalty=2.0, presence_penalty=2.0).choices[0].message.content != plain
     assert ask(client, extra_body={"repetition_penalty": 5.0}).choices[0].message.content != plain
     assert ask(client, temperature=2.0, seed=1, extra_body={"min_p": 1.0}).choices[0].message.content == plain
-    assert banned.token
 
 
 @pytest.mark.parametrize("seed", range(4))
