@@ -11,7 +11,8 @@ goes on to its end, and an upstream answer that broke off after its first word i
 whose commit rule is "end" sees nothing before the whole answer is there, so the upstream's answer
 is collected for it, and an upstream that dies halfway still leaves a degraded edge answer. A client
 that streams sees the upstream's words as they come. The upstream is asked once per request, the
-edge at most twice (again only after the upstream failed and the first try was cut short).
+edge at most twice (again only after the upstream failed and the first try was cut short). Token ids that a
+caller names (a bias) go up only where they mean the same: see edge.judge.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Escalator:
         if attempt is None or served is None or not attempt.token_ids:
             return None
         theirs = self._outlook.model(run.request.model)
-        if theirs is None or not served.tokenizer_digest or theirs.tokenizer_digest != served.tokenizer_digest:
+        if not served.reads_as(theirs):
             run.draft_status = "mismatch"
             return None
         final = attempt.final

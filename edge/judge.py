@@ -7,7 +7,7 @@ the weights that answer, which may be others by the time a long answer ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edge.events import Sink
 from edge.ports import Calibrations, Clock, Local, Outlook, Uniform
@@ -17,7 +17,7 @@ from router.decision import Action, Decision, Moment, Observation, Policy, State
 from router.decision import Request as Asked
 from router.events import Decided
 from router.policy import decide, nothing_to_decide
-from wire.capabilities import needs
+from wire.capabilities import in_own_words, needs
 from wire.messages import GenerateRequest
 from wire.service import InferenceService
 from wire.validate import RequestLimits
@@ -97,6 +97,8 @@ class Judge:
         hops_left = self._settings.limits.max_hops - run.request.hops
         state = state_of(parts.outlook, parts.local, hops_left)
         policy = force.policy(self._settings.policy)
+        if in_own_words(run.request):
+            run.asked = replace(run.asked, portable=self._portable(run, state))
         decision = decide(run.asked, observation, state, policy, now, parts.uniform())
         run.previous_tokens = observation.tokens
         if run.committed is None and (observation.confidence is not None or run.edge_confidence is None):
@@ -104,6 +106,13 @@ class Judge:
         if moment is not Moment.DURING or decision.action is not Action.CONTINUE:
             parts.sink.emit(Decided(now, run.request.request_id, moment, decision))
         return decision
+
+    def _portable(self, run: Run, state: State) -> bool:
+        """Whether the upstream reads token ids as the edge's model does, by what both last said of themselves."""
+        if not state.upstream.configured:
+            return True  # nobody there to read them otherwise: what stands in the way is that
+        theirs = self._parts.outlook.model(run.request.model)
+        return run.served is not None and run.served.reads_as(theirs)
 
     def _in_force(self, run: Run, moment: Moment) -> InForce:
         """The calibrators of what really answers: what the finished answer says, else what was served."""

@@ -30,6 +30,7 @@ _WAYS: dict[Reason, str] = {
 }
 
 _NO_UPSTREAM = "this node has no upstream ([edge] upstream)"
+_OWN_WORDS = "it names token ids (logit_bias, input_ids), which no other tier is known to read as the edge's model does"
 _ADVICE = re.compile(r"[;,] try again( later| soon| in a moment)?$")
 _PASSING = (Reason.BREAKER_OPEN, Reason.UPSTREAM_ERROR)  # later the upstream may take what it cannot take now
 
@@ -54,17 +55,21 @@ def refusal(run: Refused, decision: Decision, upstream: UpstreamView) -> WeirErr
         return DeadlineExceeded("too little time is left to answer; allow more, or ask for fewer tokens")
     if decision.reason is Reason.BUDGET:
         return _no_budget(upstream.hops_left)
-    if (told := _told_by_the_edge(run.edge_error, decision, _why(decision, upstream))) is not None:
+    if (told := _told_by_the_edge(run.edge_error, decision, _why(run, decision, upstream))) is not None:
         return told
     missing = run.asked.needs - _capabilities(run)
     if run.edge_error is None and run.upstream_error is None and missing and run.served is not None:
-        alone = "" if upstream.configured else f"; {_NO_UPSTREAM}"
-        return InvalidRequest(f"no tier in reach can serve what is asked: {', '.join(sorted(missing))}{alone}")
+        lacking = [f"no tier in reach can serve what is asked: {', '.join(sorted(missing))}"]
+        if not upstream.configured:
+            lacking.append(_NO_UPSTREAM)
+        elif not run.asked.portable:
+            lacking.append(_OWN_WORDS)
+        return InvalidRequest("; ".join(lacking))
     return _unavailable(run, decision, upstream)
 
 
 def _unavailable(run: Refused, decision: Decision, upstream: UpstreamView) -> WeirError:
-    words = [_why(decision, upstream)]
+    words = [_why(run, decision, upstream)]
     if run.asked.tier == "cloud_only" and words[0] == _NO_UPSTREAM:
         return Unavailable(f"{words[0]}, and the request allows no other tier (cloud_only); set one, or allow the edge")
     if run.asked.tier == "cloud_only" and decision.reason is Reason.PRIVACY:
@@ -84,7 +89,9 @@ def bare(error: WeirError) -> str:
     return _ADVICE.sub("", error.message)
 
 
-def _why(decision: Decision, upstream: UpstreamView) -> str:
+def _why(run: Refused, decision: Decision, upstream: UpstreamView) -> str:
+    if decision.reason is Reason.CAPABILITY and not run.asked.portable:
+        return _OWN_WORDS
     if decision.reason is Reason.OFFLINE and not upstream.configured:
         return _NO_UPSTREAM
     return _WAYS.get(decision.reason, str(decision.reason))

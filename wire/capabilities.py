@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from wire.classification import ClassifyRequest
 from wire.errors import NotSupported
-from wire.messages import GenerateRequest
+from wire.messages import GenerateRequest, TierConstraint
 
 # capability → whether a request needs it. What every model here can do (a greedy stream) has no line.
 _NEEDED: dict[str, Callable[[GenerateRequest], bool]] = {
@@ -37,6 +37,14 @@ _CLASSIFY_NEEDED: dict[str, Callable[[ClassifyRequest], bool]] = {
 }
 # In the words of one model's own tokenizer: that another tier has the capability helps nobody.
 OWN_WORDS = frozenset({"input_ids", "token_type_ids"})
+
+
+def in_own_words(request: GenerateRequest) -> bool:
+    """Whether it names token ids of the model that it was sent to, which mean other words to another tokenizer.
+
+    Who allows the cloud alone means the cloud's model.
+    """
+    return bool(request.sampling.logit_bias) and request.constraints.tier is not TierConstraint.CLOUD_ONLY
 
 
 def classify_needs(request: ClassifyRequest) -> frozenset[str]:

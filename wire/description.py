@@ -30,6 +30,10 @@ class ModelInfo:
     labels: tuple[str, ...] = ()
     multi_label: bool = False
 
+    def reads_as(self, other: ModelInfo | None) -> bool:
+        """Whether token ids are known to mean the same to both: each told its tokenizer, and it is one."""
+        return other is not None and bool(self.tokenizer_digest) and self.tokenizer_digest == other.tokenizer_digest
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
