@@ -15,6 +15,7 @@ from router.decision import EdgeView, LinkView, UpstreamView
 
 MAX_TOKENS = 1_000_000
 _MAX_FIGURE = 1e12
+_LEAST_RATE = 1e-3  # bytes a second: slower than that says no more, and what it divides must stay a number
 RTT_DEVIATIONS = 4  # as RFC 6298 adds to the mean for a timeout
 
 
@@ -92,6 +93,7 @@ def upstream_forecast(
     writing and carrying it.
     """
     rate = known(link.bytes_per_s) or None  # a rate of 0 is a broken measurement, not a dead link
+    rate = None if rate is None else max(rate, _LEAST_RATE)
     rtt = known(link.rtt_s)
     if rtt is not None and careful:
         rtt += RTT_DEVIATIONS * (known(link.rtt_var_s) or 0.0)

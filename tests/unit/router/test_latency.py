@@ -72,3 +72,15 @@ def test_care_allows_for_variation() -> None:
 
 def test_a_rate_of_zero_is_a_broken_measurement() -> None:
     assert not upstream_forecast(LinkView(0.1, 0.0, 0.0), UpstreamView(), 100, 1, 0.0).complete
+
+
+def test_a_link_slower_than_anything_still_gives_figures() -> None:
+    crawling = upstream_forecast(
+        LinkView(rtt_s=0.1, rtt_var_s=0.0, bytes_per_s=2.2e-313),
+        UpstreamView(configured=True, first_token_s=0.2, per_token_s=0.01),
+        1000,
+        10,
+        4.0,
+    )
+    assert math.isfinite(crawling.seconds)
+    assert crawling.complete
