@@ -58,11 +58,11 @@ class ClassifyEscalator:
             return answer
         except TimeoutError as error:
             told, silent = True, DeadlineExceeded(SILENT)
-            tell_failure(self._outlook, silent, times, allotted_s, None)
+            tell_failure(self._outlook, silent, times, allotted_s, allotted_s)
             raise silent from error
         except WeirError as error:
             told = True
-            tell_failure(self._outlook, error, times, allotted_s, None)
+            tell_failure(self._outlook, error, times, allotted_s, allotted_s)
             raise
         finally:
             if not told:

@@ -92,7 +92,8 @@ class Escalator:
             silent_s = None if run.upstream_heard_at is None else self._clock() - run.upstream_heard_at
             if not told:
                 told = True
-                tell_failure(self._outlook, error, times, allotted_s, silent_s)
+                wordless_s = self._clock() - began if run.upstream_first_at is None else 0.0
+                tell_failure(self._outlook, error, times, allotted_s if silent_s is None else silent_s, wordless_s)
             raise
         finally:
             if not told:
@@ -167,6 +168,8 @@ def _after(run: Run, times: Patience) -> Deadline:
     begun = run.upstream_first_at is not None
     if begun and run.asked.commit_prefix is not None:  # shown, so that nobody else can answer any more
         return times.call
+    if not begun and run.request.hops:  # the node below hears nothing of it, and must not give up first
+        return times.first_word
     return times.fallback if run.request.tools else times.next_word(begun=begun)
 
 

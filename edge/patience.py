@@ -104,20 +104,18 @@ def usual_first_word_s(outlook: Outlook, sent_bytes: int) -> float | None:
     return upstream_forecast(outlook.link(), view, sent_bytes, 1, 0.0).seconds
 
 
-def tell_failure(
-    outlook: Outlook, error: WeirError, times: Patience, allotted_s: float, silent_s: float | None
-) -> None:
+def tell_failure(outlook: Outlook, error: WeirError, times: Patience, silent_s: float, wordless_s: float) -> None:
     """Tells the outlook how a call failed. A caller's fault is not the upstream's; of a silence the outlook judges.
 
-    `silent_s` is how long nothing had come after an event; None: there was none. An upstream that is at work
-    when the time is over has not failed.
+    `silent_s` is how long nothing had come, `wordless_s` how long the call went on if no word came at all. An upstream
+    that is at work when the time is over has not failed, but for one that never comes to a word.
 
     Nor has one that does not serve or does not have what was asked for: one caller may ask for it and others not. Where
     it is the operator's fault (a model or a path that the upstream does not have), resting would not mend it, and the
     log says so each time.
     """
     if isinstance(error, DeadlineExceeded):
-        outlook.fell_silent(allotted_s if silent_s is None else silent_s, times.usual_s)
+        outlook.fell_silent(silent_s, times.usual_s, wordless_s)
     elif isinstance(error, _NOT_ITS_FAULT):
         outlook.abandoned()
     else:

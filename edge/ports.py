@@ -86,8 +86,11 @@ class Outlook(Protocol):
         """It failed in a way that speaks against the upstream."""
         ...
 
-    def fell_silent(self, silent_s: float, usual_s: float | None) -> None:
-        """It was given up after so long a silence, where a first word takes `usual_s` of late."""
+    def fell_silent(self, silent_s: float, usual_s: float | None, wordless_s: float = 0.0) -> None:
+        """It was given up after so long a silence, where a first word takes `usual_s` of late.
+
+        `wordless_s` is how long it had gone on in all, if no word came.
+        """
         ...
 
     def abandoned(self) -> None:

@@ -62,7 +62,7 @@ def refusal(run: Refused, decision: Decision, upstream: UpstreamView) -> WeirErr
         lacking = [f"no tier in reach can serve what is asked: {', '.join(sorted(missing))}"]
         if not upstream.configured:
             lacking.append(_NO_UPSTREAM)
-        elif not run.asked.portable:
+        elif decision.reason is Reason.CAPABILITY and not run.asked.portable:
             lacking.append(_OWN_WORDS)
         return InvalidRequest("; ".join(lacking))
     return _unavailable(run, decision, upstream)

@@ -135,9 +135,9 @@ class UpstreamState:
     def failed(self) -> None:
         self._move_breaker(lambda breaker, now: breaker.failed(now))
 
-    def fell_silent(self, silent_s: float, usual_s: float | None) -> None:
-        self._silences += patience.outlasts(silent_s, usual_s)
-        if patience.speaks_against(silent_s, usual_s, self._silences):
+    def fell_silent(self, silent_s: float, usual_s: float | None, wordless_s: float = 0.0) -> None:
+        self._silences += patience.outlasts(max(silent_s, wordless_s), usual_s)
+        if patience.speaks_against(silent_s, usual_s, self._silences, wordless_s):
             self.failed()
         else:
             self.abandoned()

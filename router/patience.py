@@ -11,7 +11,8 @@ and never before 1.25 s, while there is time. Shares, since a caller that allows
 usual, since an upstream that is always slow is not silent. A node above gives up on its own upstream first. A silence
 counts against an upstream only where it was longer than the usual by far, and than anybody's hiccup: a caller's short
 deadline is no fault of the upstream's. From the third in a row on, one that was longer than the usual counts by that
-alone: where callers never allow more, a dead upstream would cost each of them all of their time for ever.
+alone, signs of life without a word too: where callers never allow more, an upstream that is dead, or never comes to
+a word in their time, would cost each of them all of it for ever.
 
 Must not know: clocks. `left_s` is the time until the upstream must have answered, what the edge needs kept back.
 """
@@ -47,11 +48,12 @@ def outlasts(silent_s: float, usual_s: float | None) -> bool:
     return silent_s >= max(known(usual_s) or 0.0, _HICCUP_S)
 
 
-def speaks_against(silent_s: float, usual_s: float | None, in_a_row: int = 1) -> bool:
+def speaks_against(silent_s: float, usual_s: float | None, in_a_row: int = 1, wordless_s: float = 0.0) -> bool:
     """Whether an upstream that is well would not be silent for so long.
 
-    `in_a_row` silences outlasted the usual since its last answer, this one among them.
+    `in_a_row` silences outlasted the usual since its last answer, this one among them. A call that gave signs of life
+    for `wordless_s` and no word counts as one of them.
     """
     if in_a_row >= _ENOUGH_IN_A_ROW:
-        return outlasts(silent_s, usual_s)
+        return outlasts(max(silent_s, wordless_s), usual_s)
     return silent_s >= max(_FAIR_TIMES_USUAL * (known(usual_s) or 0.0), _HICCUP_S)

@@ -1,8 +1,8 @@
 """How long a prompt that would hold up streams gives way to them.
 
-It waits while it could still be read in small chunks before its deadline. Once it could not, it waits for the streams
-that run then, where they end early enough for it to be read whole behind them, but not for those that come later:
-else it would wait for ever where there are always streams.
+It waits for those that run when it begins to: until they have ended, where it can be read whole in time after that,
+else for as long as there is time to read it in small chunks beside them. Not for those that come later: it would wait
+for ever where there are always streams.
 
 Must not know: clocks, rows, what a chunk costs.
 """
@@ -24,9 +24,7 @@ class GivingWay:
         It would take `creep_s` in small chunks beside streams and `alone_s` once these have ended, which they have
         after `streams_s` at the latest.
         """
-        if left_s > _HASTE * creep_s:
-            return True
         if self._until is None:
             in_time = streams_s + _HASTE * alone_s < left_s
-            self._until = now + streams_s if in_time else now
+            self._until = now + (streams_s if in_time else min(streams_s, left_s - _HASTE * creep_s))
         return now < self._until

@@ -173,6 +173,7 @@ def _with_provenance(final: Final, weir: Json, node: str, request_id: str) -> Fi
         audited=weir.get("audited") is True,
         timings_ms=_timings(weir.get("timings_ms")),
         hops=max(_whole(weir.get("hops")), final.hops),
+        edge_tokens_spent=_whole(weir.get("edge_tokens_spent")),
         request_id=request_id,
         node=words(weir.get("node")) or node,
         tool_calls=final.tool_calls,

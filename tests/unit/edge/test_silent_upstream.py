@@ -243,6 +243,27 @@ def test_an_answer_begins_the_row_of_silences_anew() -> None:
     assert not state.view(1).admits
 
 
+def test_signs_of_life_that_never_come_to_a_word_count_from_the_third_call_on() -> None:
+    settings = UpstreamSettings("cloud:1", breaker=BreakerSettings(max_consecutive=1))
+    state = UpstreamState(settings, Events(), time.monotonic)
+    for _ in range(2):
+        state.fell_silent(0.1, 8.0, wordless_s=29.0)
+        assert state.view(1).admits
+    state.fell_silent(0.1, 8.0, wordless_s=7.0)
+    assert state.view(1).admits, "no longer than usual"
+    state.fell_silent(0.1, 8.0, wordless_s=29.0)
+    assert not state.view(1).admits
+
+
+async def test_a_node_that_was_asked_by_a_node_gives_a_thinking_upstream_up_first() -> None:
+    async with node_below(OpenAiEndpoint(next=[thinking(100, 0.05)])) as node:
+        usually(node, 0.1)
+        asked = replace(request(), hops=1)
+        answer, took = await timed(node, asked, 8.0)
+        assert (answer.text, answer.final.reason) == (EDGE_TEXT, Reason.UPSTREAM_ERROR)
+        assert took < 4.0, "the node below waits three quarters of its time for a first word"
+
+
 async def test_a_time_to_come_back_that_does_not_fit_is_told_at_once_as_busy() -> None:
     busy = fault(429, "slow down", {"retry-after": "1"})
     endpoint = OpenAiEndpoint()

@@ -145,10 +145,11 @@ def test_a_nodes_provenance_is_used_and_nonsense_in_it_counts_for_nothing() -> N
     told = {
         "tier": "edge", "node": "site", "release": "m@1+a", "reason": "confident", "confidence": 0.9, "hops": 2,
         "precision": 8, "degraded": False, "timings_ms": {"total": 3.0, "bad": "x", "worse": -1},
+        "edge_tokens_spent": 200,
     }  # fmt: skip
     lies = {
         "tier": "moon", "node": 7, "release": None, "reason": "because", "confidence": 7, "hops": -3,
-        "precision": "8", "degraded": "yes", "timings_ms": [1], "wanted_reason": {},
+        "precision": "8", "degraded": "yes", "timings_ms": [1], "wanted_reason": {}, "edge_tokens_spent": -4,
     }  # fmt: skip
     end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
     answers = []
@@ -160,6 +161,7 @@ def test_a_nodes_provenance_is_used_and_nonsense_in_it_counts_for_nothing() -> N
     assert (first.tier, first.node, first.release, first.hops) == (Tier.EDGE, "site", "m@1+a", 2)
     assert (first.reason, first.confidence, first.precision) == (Reason.CONFIDENT, 0.9, 8)
     assert first.timings_ms == {"total": 3.0}
+    assert (first.edge_tokens_spent, second.edge_tokens_spent) == (200, 0)
     assert second == third
     assert (second.tier, second.node, second.release, second.hops) == (Tier.CLOUD, "host", "", 1)
     assert (second.confidence, second.degraded, second.timings_ms) == (None, False, {})
