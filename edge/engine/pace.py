@@ -2,7 +2,7 @@
 
 A step that also prefills is to take about `factor` times what a decode step took before prompts came: one share
 for the streams, which grow meanwhile, the rest for prompts. Where that is too short for as many tokens as the floor it
-may take a little longer, up to a tenth of a second in any case; where even two are too many the prompt is to wait for
+may take a little longer, up to 80 ms in any case; where even two are too many the prompt is to wait for
 streams to end (edge.engine.giving_way says how long).
 A chunk costs what its tokens cost and what any pass costs, however few tokens it takes: the weights are read once, and
 attention goes once through everything before it. Both are learned as lines over the position, the tokens' from full
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 _STEP_WEIGHT = 0.2  # of the newest decode step in what a step takes
 _FORGETTING = 0.9
-_MOST_FACTOR, _FEWEST = 2.3, 2  # how long a step may become, and for how few tokens of a prompt
-_UNNOTICED_S = 0.1  # of a step: text comes faster than it is read
+_MOST_FACTOR, _FEWEST = 2.2, 2  # how long a step may become, and for how few tokens of a prompt
+_UNNOTICED_S = 0.08  # of a step: text comes faster than it is read
 _TRIES = 1000  # steps between them
 _WHOLE = 16  # tokens of a chunk whose time is its tokens', and hardly its pass's
 # Of the tokens they may get that answers do get: the first guess, and the say of the newest.
@@ -52,7 +52,7 @@ class Line:
 class Pace:
     """What steps of one model took, and how large the next chunk may be."""
 
-    def __init__(self, factor: float = 2.1, floor: int = 4) -> None:
+    def __init__(self, factor: float = 1.8, floor: int = 4) -> None:
         """`floor` tokens are the least that is worth a pass while there is time: fewer cost hardly less."""
         self._factor, self.floor = factor, floor
         self._step_s = self._calm_s = 0.0
