@@ -190,6 +190,9 @@ class Lane:
     def _gives_way(self, sequence: Running) -> bool:
         """Whether it may wait for the streams beside it to end."""
         left, pace = sequence.pass_tokens_left, self.pace
+        if sequence.length + left <= self.served.steps.prefill_chunk:
+            # Nowhere in so short a prompt is a pass dearer than at its beginning: that is this box, and soon over.
+            return False
         return sequence.giving_way.lasts(
             self._clock(),
             sequence.job.deadline.remaining_s(),

@@ -64,6 +64,17 @@ def test_a_prompt_whose_passes_would_stall_a_stream_waits_for_its_end() -> None:
     assert bench.tokens(long) == expected([3] * 400, 4)
 
 
+def test_a_short_prompt_never_gives_way_however_slow_the_box_is() -> None:
+    bench = Bench(dear_passes())
+    stream = bench.add([1, 2], 140)
+    bench.until(lambda: stream.decoding)
+    short = bench.add([5] * 40, 4, deadline_s=3600.0)
+    took = bench.until(lambda: short.decoding)
+    assert len(took) <= 12, "four tokens in every step"
+    bench.until(lambda: short.ended)
+    assert bench.tokens(short) == expected([5] * 40, 4)
+
+
 def test_a_short_prompt_passes_a_long_one_that_gives_way() -> None:
     steps = FakeSteps(
         slots=4, capacity=1024, step_s=0.05, pass_s=0.001, pass_growth_s=0.001, prefill_chunk=100, virtual=True
